@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from maniflex._names import did_you_mean
-from maniflex._setting_variables import ENVIRONMENT, UNITS
+from maniflex._setting_variables import ENVIRONMENT, OTHER_NAMES, UNITS
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _COMMENT = re.compile(r"\s+#")
@@ -63,12 +63,15 @@ def _set_variables(
                 problems.append(f"{prefix}{other}: {bare!r} is not a number")
             elif bare:
                 text, name = f"{bare.strip()}{unit}", other
+        if not text and variable in OTHER_NAMES:
+            name = OTHER_NAMES[variable]
+            text = texts.get(prefix + name, "")
         if text:
             yield name, text, setting
 
 
 def _unknown_names(texts: Mapping[str, str], prefix: str, ignore: Iterable[str]) -> Iterable[str]:
-    known = {prefix + name for name in (*ENVIRONMENT, *UNITS)}
+    known = {prefix + name for name in (*ENVIRONMENT, *OTHER_NAMES.values(), *UNITS)}
     own = {name if name.startswith(prefix) else prefix + name for name in ignore}
     for name in sorted(texts):
         if name.startswith(prefix) and name not in known and name not in own:

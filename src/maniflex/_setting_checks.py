@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from maniflex._client_address import trust_problem
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 PROBES = ("health", "live", "ready")
 FILES_READ = ("key", "owner", "record")
+SHORTEST_PENDING = timedelta(minutes=1)  # clients and storages may be silent for half of it
 SHORTEST_SECRET = 16  # bytes, of a signing key or a token
 _POSTGRES = ("postgresql://", "postgres://")
 _POSITIVE = (
@@ -44,7 +46,6 @@ _INTERVALS = (
     "outbox_poll_interval",
     "sweep_interval",
     "signed_url_ttl",
-    "files_pending_ttl",
 )
 _COOKIE_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # A request's path comes decoded and without a query, so none of these would ever be found in it.
@@ -121,6 +122,8 @@ def _address_problems(config: Config) -> Iterator[str]:
 def _file_problems(config: Config) -> Iterator[str]:
     if not config.files_path:
         yield "files_path: it is a path such as /files"
+    if config.files_pending_ttl < SHORTEST_PENDING:
+        yield "files_pending_ttl: an upload that does not move is kept for a minute or longer"
     if config.files_read not in FILES_READ:
         yield f"files_read: {config.files_read!r} is none of {', '.join(FILES_READ)}"
 

@@ -31,6 +31,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "WELCOME_ENABLED": ("welcome_enabled", read_bool),
     "MAX_BODY_SIZE": ("max_body_size", parse_size),
     "UNKNOWN_FIELDS": ("unknown_fields", str),
+    "STRICT_PARAMS": ("strict_params", read_bool),
     "MAX_EXPORTS": ("max_exports", read_int),
     "QUERY_TIMEOUT": ("query_timeout", read_duration),
     "HEAD_TIMEOUT": ("head_timeout", read_duration),
@@ -115,5 +116,7 @@ WITHOUT_VARIABLE = frozenset(
         "on_background_panic",
     }
 )
+# What hosts call it; read where the own variable is not set.
+OTHER_NAMES = {"DB_WRITE_URL": "DATABASE_URL"}
 # Names with a unit, as other systems write them; the value is the bare number.
 UNITS = {"QUERY_TIMEOUT_MS": ("QUERY_TIMEOUT", "ms"), "SHUTDOWN_TIMEOUT_S": ("SHUTDOWN_TIMEOUT", "s")}

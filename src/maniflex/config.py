@@ -15,6 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Self
 
+from maniflex._arguments import explain_class
 from maniflex._environment import read_environment, read_file
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
@@ -58,6 +59,7 @@ class _WithOrigins:
         return config
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Config(_WithOrigins):
     """All settings; every one has a default."""
@@ -87,6 +89,7 @@ class Config(_WithOrigins):
     limits: Limits = DEFAULT_LIMITS
     max_body_size: int = 4 * 1024 * 1024
     unknown_fields: str = "ignore"  # or "refuse": keys of a body that name no field
+    strict_params: bool = False  # query parameters that nothing reads are 400
     max_exports: int = 2
     query_timeout: timedelta = timedelta(seconds=30)
     head_timeout: timedelta = timedelta(seconds=20)  # for the headers of a request to arrive
@@ -191,6 +194,8 @@ class Config(_WithOrigins):
                 problems.append(f"trace: {value!r} is not a Trace, such as Trace(enabled=True)")
         if isinstance(self.trusted_proxies, list):
             object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
+        if isinstance(self.database, str):
+            object.__setattr__(self, "database", database_address(self.database))
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
         object.__setattr__(self, "files_path", _prefix(self.files_path))
@@ -268,6 +273,17 @@ def _as_duration(value: Any) -> timedelta | None:
         except (OverflowError, ValueError):  # infinity, or not a number
             return None
     return value if isinstance(value, timedelta) and value >= timedelta(0) else None
+
+
+def database_address(text: str) -> str:
+    """The address of a database; a bare file such as `./app.db` is one of SQLite.
+
+    >>> database_address("./app.db"), database_address("file:app.sqlite"), database_address("/var/lib/app.db")
+    ('sqlite:///./app.db', 'sqlite:///app.sqlite', 'sqlite:////var/lib/app.db')
+    """
+    path = text.removeprefix("file:")
+    is_file = path.startswith(("./", "../", "/")) or path.endswith((".db", ".sqlite", ".sqlite3"))
+    return f"sqlite:///{path}" if is_file and ":" not in path else text
 
 
 def sqlite_path(url: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from maniflex.app.assembly import Assembly
 from maniflex.app.server import Server
 from maniflex.db.columns import read_columns
+from maniflex.db.history_schema import copy_entries
 from maniflex.db.primary import reading
 from maniflex.db.transfer.copier import Copier
 from maniflex.db.version_table import make_tables as make_version_tables
@@ -52,19 +53,22 @@ class DataCopy:
             yield self.copier
 
     async def finish(self) -> None:
-        """End the copy; a database that migrations keep is at the same revision in the copy."""
-        await self.copier.finish()
+        """End the copy; a database that migrations keep is at the same revision in the copy.
+
+        What remembers how far the copy is goes last, so that one that is killed here goes on here.
+        """
         source, target = self.copier.source, self.copier.target
         heads = await read_heads(reading(source))
-        if heads is None or await read_heads(reading(target)) is not None:
-            return
         log = await read_log(reading(source))
         async with target.transaction() as tx:
-            await make_version_tables(tx)
-            for head in heads:
-                await write_head(tx, head)
-            for entry in log.values():
-                await write_entry(tx, entry)
+            await copy_entries(reading(source), tx)
+            if heads is not None and await read_heads(tx) is None:
+                await make_version_tables(tx)
+                for head in heads:
+                    await write_head(tx, head)
+                for entry in log.values():
+                    await write_entry(tx, entry)
+        await self.copier.finish()
 
 
 async def _require_tables(assembly: Assembly) -> None:

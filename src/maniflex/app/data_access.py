@@ -79,24 +79,36 @@ class WithDataAccess:
         """A block, `with` or `async with`, whose reads go to the primary and not to a read replica."""
         return OnPrimary()
 
-    def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
-        """A transaction on the default database; code inside joins it by itself."""
-        return transaction(self._seal().runtime.adapter, isolation=isolation)
+    def transaction(
+        self,
+        *,
+        isolation: Isolation | str | None = None,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AbstractAsyncContextManager[Tx]:
+        """A transaction on the default database, or on that of the model `on`; code inside joins it."""
+        return transaction(self._adapter_on(on), isolation=isolation, read_only=read_only)
 
-    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
-        return await query_raw(self._raw_adapter(), sql, args)
+    async def raw_query(
+        self, sql: str, *args: Any, on: type[Model] | str | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on the database of `on`."""
+        return await query_raw(self._raw_adapter(on), sql, args)
 
-    async def raw_exec(self, sql: str, *args: Any) -> int:
+    async def raw_exec(self, sql: str, *args: Any, on: type[Model] | str | None = None) -> int:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
-        return await execute_raw(self._raw_adapter(), sql, args)
+        return await execute_raw(self._raw_adapter(on), sql, args)
 
-    def _raw_adapter(self) -> Adapter:
-        runtime = self._seal().runtime
-        scoped = current_scope(runtime)
+    def _raw_adapter(self, on: type[Model] | str | None) -> Adapter:
+        scoped = current_scope(self._seal().runtime)
         if scoped is not None:
             scoped.require_raw_sql()
-        return runtime.adapter
+        return self._adapter_on(on)
+
+    def _adapter_on(self, on: type[Model] | str | None) -> Adapter:
+        """The default database, or that of the model `on`."""
+        runtime = self._seal().runtime
+        return runtime.adapter if on is None else runtime.adapter_of(on)
 
     async def execute(
         self,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
-from maniflex.config import Config, sqlite_path
+from maniflex.config import DEFAULT, Config, database_address, sqlite_path
 from maniflex.db.cascade import junction_problems, unenforceable
 from maniflex.db.port import Adapter
 from maniflex.db.statements import OnStatement, SlowStatements, StatementDurations, StatementObservers
@@ -24,26 +24,53 @@ Stores = Mapping[type[Model], Store]
 
 
 class Databases:
-    """The default database and those single models are routed to; one adapter for one URL."""
+    """The default database and those single models are routed to; one adapter for one URL.
+
+    A default database that nobody named is opened only if a model is in it.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._by_address: dict[str, Adapter] = {}
-        self.all: list[Adapter] = []
+        self.all: list[Adapter] = []  # those to open, the default one first
+        self.is_named = config.origin("database") != DEFAULT
         self.default = self._adapter(config.database)
+        if self.is_named:
+            self._open_with_start(self.default)
+        else:
+            self.default.why_closed = (  # type: ignore[attr-defined]  # SQLite is what nobody named
+                "the default database is not open: it has no name and no model; write"
+                " Server('sqlite:///app.db') or set DB_WRITE_URL"
+            )
 
     def of(self, meta: ModelMeta) -> Adapter:
-        return self.default if meta.options.database is None else self._adapter(meta.options.database)
+        database = meta.options.database
+        adapter = self.default if database is None else self._adapter(database)
+        self._open_with_start(adapter)
+        return adapter
+
+    def _open_with_start(self, adapter: Adapter) -> None:
+        if adapter is self.default and adapter not in self.all:
+            self.all.insert(0, adapter)
+        elif adapter not in self.all:
+            self.all.append(adapter)
+
+    def problems(self) -> Iterator[str]:
+        """What a strict server and one in production are refused for."""
+        if not self.is_named and self.default in self.all:
+            yield (
+                f"no database is named, so {self._config.database} would be used; write"
+                " Server('sqlite:///app.db') or Server('postgresql://…'), or set DB_WRITE_URL"
+            )
 
     def _adapter(self, database: Any) -> Adapter:
         if isinstance(database, str):
+            database = database_address(database)
             if database not in self._by_address:
                 self._by_address[database] = self._build(database)
             database = self._by_address[database]
         elif not hasattr(database, "transaction"):
             raise DeclarationError(f"a {type(database).__name__} is neither an address nor an adapter")
-        if not any(database is other for other in self.all):
-            self.all.append(database)
         adapter: Adapter = database
         return adapter
 
@@ -88,6 +115,24 @@ def _postgres_factory(config: Config, *, has_replica: bool) -> Callable[..., Ada
         read_pool_size=config.read_pool_size,
         read_max_lag=config.read_max_lag,
     )
+
+
+def describe_databases(
+    config: Config, default: Adapter, adapters: Sequence[Adapter], stores: Stores
+) -> Iterator[str]:
+    """A sentence for each database that is open: which it is, what it is for, and who named it."""
+    for adapter in adapters:
+        path = getattr(adapter, "path", "")  # the file of SQLite
+        address = f"sqlite:{path}" if path else adapter.label
+        if adapter is default:
+            origin = config.origin("database")
+            source = "nobody named another" if origin == DEFAULT else f"from {origin}"
+            yield f"the default database is {address} ({source})"
+        else:
+            names = sorted(store.meta.name for store in stores.values() if store.adapter is adapter)
+            yield f"the database of {', '.join(names)} is {address}"
+        if (replica := getattr(adapter, "replica", None)) is not None:
+            yield f"reads of requests may go to {replica.label}"
 
 
 def make_stores(models: Sequence[ModelMeta], databases: Databases, clock: Clock) -> tuple[Stores, list[str]]:

@@ -65,6 +65,14 @@ def current_tx(adapter: Adapter) -> Tx | None:
     return None if block is None else block.tx
 
 
+def innermost_tx() -> Tx | None:
+    """The transaction that was opened last, on whichever database."""
+    block = _open.get()
+    while block is not None and block.ended:
+        block = block.outer
+    return None if block is None else block.tx
+
+
 def detached_context() -> Context:
     """This context without its transaction and its request, for work that outlives both."""
     context = copy_context()
@@ -112,11 +120,9 @@ def _level(isolation: Isolation | str) -> Isolation:
         raise DatabaseError(f"there is no isolation level {isolation!r}; there are: {levels}") from None
 
 
-def require_tx(adapter: Adapter, what: str) -> Tx:
-    """The open transaction, for work that means nothing without one."""
+def require_tx(adapter: Adapter, what: str, line: str = "async with ctx.transaction():") -> Tx:
+    """The open transaction, for work that means nothing without one; `line` is what opens it."""
     tx = current_tx(adapter)
     if tx is None:
-        raise TransactionError(
-            "TX_REQUIRED", f"{what} needs an open transaction: `async with ctx.transaction():`"
-        )
+        raise TransactionError("TX_REQUIRED", f"{what} needs an open transaction: `{line}`")
     return tx

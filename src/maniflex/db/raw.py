@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from maniflex.db.current import executor, transaction
-from maniflex.db.port import Adapter
+from maniflex.db.port import Adapter, Tx
 from maniflex.errors import DatabaseError
 from maniflex.sql.codec import encode_any, encode_json
 from maniflex.sql.statement import Dialect, Sql, by_dialect
@@ -37,9 +37,9 @@ async def query_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> list[di
         return await tx.fetch_named(statement)
 
 
-async def execute_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> int:
-    """How many rows a statement touched."""
-    return await executor(adapter).execute(_statement(adapter.dialect, text, args))
+async def execute_raw(adapter: Adapter, text: str, args: Sequence[Any], tx: Tx | None = None) -> int:
+    """How many rows a statement touched, in the transaction `tx` or else in the open one."""
+    return await executor(adapter, tx).execute(_statement(adapter.dialect, text, args))
 
 
 def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:

@@ -103,16 +103,29 @@ class Records(Generic[M]):
             check(meta, scope, new_record.__dict__)
         return self._record(await self._store.create(new_record, scope=scope, tx=self._tx))
 
-    async def update(self, id: str, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> M:
-        """Change fields of a record and give it back as stored."""
+    async def update(self, id: str, changes: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
+        """Change fields of a record, given by name or as a record that has them; give it back as stored."""
         self._check_writable()
         validator = self._store.meta.validator
-        valid = validator.patch_from_code({**(changes or {}), **fields})
+        values = self._values(id, changes) if isinstance(changes, Model) else changes or {}
+        valid = validator.patch_from_code({**values, **fields})
         scope = await self._scope_to_write("update", valid)
         if scope:
             check(self._store.meta, scope, valid, only_present=True)
         write = self._store.revise if validator.has_model_validators else self._store.update
         return self._record(await write(id, valid, scope=scope, tx=self._tx))
+
+    def _values(self, id: str, record: Model) -> dict[str, Any]:
+        """What a record says of the one to change: all its fields but those that the framework assigns."""
+        meta = self._store.meta
+        if not isinstance(record, meta.cls):
+            raise TypeError(f"expected a {meta.name}, not a {type(record).__name__}")
+        values = vars(record)
+        if values.get("id", id) != id:
+            raise DeclarationError(f"the record to change is {id!r}, and the one given is {values['id']!r}")
+        marker = () if meta.soft_delete is None else (meta.soft_delete.field,)
+        assigned = ("id", "created_at", "updated_at", *marker)
+        return {name: values[name] for name in meta.by_name if name in values and name not in assigned}
 
     async def delete(self, id: str) -> None:
         """Remove the record, softly where the model says so."""

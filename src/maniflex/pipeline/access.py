@@ -54,21 +54,19 @@ class DatabaseAccess:
         rules = self.rules
         if not rules:
             return scope
-        scope = with_conditions(
-            scope, await self._conditions(rules.get(model.name, ()), Operation(operation))
-        )
-        return await self.scope_with(scope, reached)
+        own = [rule for rule in rules.get(model.name, ()) if rule.covers(Operation(operation))]
+        return await self.scope_with(with_conditions(scope, await self._conditions(own)), reached)
 
     async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope:
         """The scope, and the conditions on the rows of other models that are reached."""
         for name in dict.fromkeys(reached):
-            rules = self.rules.get(name, ())
+            rules = [rule for rule in self.rules.get(name, ()) if rule.binds_reached]
             if rules:
-                scope = with_conditions(scope, await self._conditions(rules, Operation.LIST))
+                scope = with_conditions(scope, await self._conditions(rules))
         return scope
 
-    async def _conditions(self, rules: Iterable[TableRule], operation: Operation) -> list[Forced | Narrowed]:
-        return [c for r in rules if r.covers(operation) for c in await self._conditions_by(r)]
+    async def _conditions(self, rules: Iterable[TableRule]) -> list[Forced | Narrowed]:
+        return [condition for rule in rules for condition in await self._conditions_by(rule)]
 
     async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         raise NotImplementedError  # who has rules says who is asking
@@ -93,15 +91,21 @@ class DatabaseAccess:
         """Typed access to the records of a model, inside the open transaction if there is one."""
         return Records(self.runtime.store(model), bound=self)
 
-    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows of a SELECT with `?` placeholders, on either database."""
-        self.require_raw_sql()
-        return await query_raw(self.adapter, sql, args)
+    def adapter_on(self, on: type[Model] | str | None) -> Adapter:
+        """The database of the model that is named, or the one that is meant where none is."""
+        return self.adapter if on is None else self.runtime.adapter_of(on)
 
-    async def raw_exec(self, sql: str, *args: Any) -> int:
+    async def raw_query(
+        self, sql: str, *args: Any, on: type[Model] | str | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows of a SELECT with `?` placeholders, from the database of the model `on`."""
+        self.require_raw_sql()
+        return await query_raw(self.adapter_on(on), sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any, on: type[Model] | str | None = None) -> int:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
         self.require_raw_sql()
-        return await execute_raw(self.adapter, sql, args)
+        return await execute_raw(self.adapter_on(on), sql, args)
 
     async def aggregate(
         self,
@@ -191,7 +195,8 @@ class DatabaseAccess:
         A retryable conflict if the transaction has read it before and it has changed since.
         """
         store = self.runtime.store(model)
-        tx = require_tx(store.adapter, "lock_for_update")
+        on = "" if store.adapter is self.adapter else f"on={store.meta.name}"
+        tx = require_tx(store.adapter, "lock_for_update", f"async with ctx.transaction({on}):")
         scope = require_binding(store, await self.scope_of(store.meta, Operation.UPDATE))
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
@@ -203,7 +208,13 @@ class RequestDatabase(Protocol):
 
     @property
     def adapter(self) -> Adapter: ...
-    def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]: ...
+    def transaction(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AbstractAsyncContextManager[Tx]: ...
 
 
 class Unscoped(DatabaseAccess):
@@ -217,6 +228,12 @@ class Unscoped(DatabaseAccess):
     def adapter(self) -> Adapter:
         return self._request.adapter
 
-    def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
+    def transaction(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AbstractAsyncContextManager[Tx]:
         """Open a transaction, or join the open one, as `ctx.transaction` does."""
-        return self._request.transaction(isolation)
+        return self._request.transaction(isolation, on=on, read_only=read_only)

@@ -2,7 +2,8 @@
 
 PostgreSQL lets a transaction change from reading to writing until its first query, so that query is ours.
 What is left is a statement that ends the transaction: all that comes after it is refused. A few statements
-that PostgreSQL does not count as writing are refused before they are sent.
+that PostgreSQL does not count as writing are refused before they are sent, and every transaction ends with a
+rollback, so that what functions did besides is gone.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class ReadOnlyTx(PostgresTx):
     def stream(self, sql: Sql, batch: int) -> AsyncGenerator[list[Row], None]:
         _refuse_maintenance(sql)
         return super().stream(sql, batch)
+
+    async def _commit(self) -> None:
+        # PostgreSQL lets a reading transaction make large objects and send notifications; none of them stays.
+        await self._roll_back()
 
     def _fail_and_translate(self, error: Exception) -> Exception:
         translated = super()._fail_and_translate(error)

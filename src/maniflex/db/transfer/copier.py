@@ -58,11 +58,16 @@ class Copier:
         self._journal = Journal(target, label)
 
     async def begin(self) -> dict[str, Position]:
-        """Where each table is to be copied from; refuses a target that has rows of its own."""
+        """Where each table is to be copied from; refuses a target that has rows of its own.
+
+        Nowhere if all rows are there: a copy that was killed at its very end has nothing left to copy.
+        """
         if not await self._journal.exists():
             tables_with_rows = [
                 theirs.name for _, theirs in self.tables if await theirs.has_rows(self.target)
             ]
+            if tables_with_rows and await self._is_complete():
+                return {}
             if tables_with_rows:
                 more = (
                     f" and {len(tables_with_rows) - MOST_NAMED} more"
@@ -83,10 +88,17 @@ class Copier:
             )
         return positions
 
+    async def _is_complete(self) -> bool:
+        """Whether the target has exactly the rows of the source."""
+        for ours, theirs in self.tables:
+            if await ours.count(self.source) != await theirs.count(self.target):
+                return False
+        return all(report.is_same for report in await self.compare(lambda count: None))
+
     async def copy(self, positions: dict[str, Position], on_rows: OnRows, batch: int = BATCH) -> int:
         """Copy the remaining rows; returns their number."""
         count = 0
-        for ours, theirs in self.tables:
+        for ours, theirs in self.tables if positions else ():
             position = positions[theirs.name]
             limit = min(FIRST_BATCH, batch)
             while rows := await ours.read(self.source, _id_of(ours, position), limit):
