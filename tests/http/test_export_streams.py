@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,13 @@ import httpx
 import pytest
 
 from maniflex import Context, Model, ModelOptions, Next, Operation, Response, Server, field
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.features import export_places
 from maniflex.http import streaming
 from maniflex.http.streaming import Aborted
 from maniflex.testing import client
 from tests.kit.http import error_of
+from tests.kit.internals import adapter_of
 from tests.kit.processes import serve_process
 from tests.kit.sockets import a_request, connected, listening
 from tests.kit.waiting import PATIENCE, eventually
@@ -116,6 +120,13 @@ async def is_free(http: httpx.AsyncClient) -> bool:
     return response.status_code == 200
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export that finds no free place does not wait for one."""
+    monkeypatch.setattr(export_places, "WAIT_FOR_PLACE", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_one_more_export_than_allowed_is_told_to_come_back(database_url: str) -> None:
     async with entries(database_url, max_exports=2) as (server, http):
         first, second = Download(server), Download(server)
@@ -131,6 +142,7 @@ async def test_one_more_export_than_allowed_is_told_to_come_back(database_url: s
         assert await second.finish()
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_no_burst_gets_more_places_than_there_are(database_url: str) -> None:
     async with entries(database_url, max_exports=2) as (server, http):
         burst = [Download(server) for _ in range(8)]
@@ -162,6 +174,7 @@ async def test_an_export_is_of_one_moment(database_url: str) -> None:
         assert rest.endswith(b"%06d\r\n" % (ROWS - 1))
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("query", ["", "format=xlsx"])
 async def test_a_client_that_goes_away_frees_its_place(database_url: str, query: str) -> None:
     async with entries(database_url, MANY_ROWS) as (server, http):
@@ -192,6 +205,96 @@ async def test_a_client_that_takes_nothing_is_left(
         await download.begin()
         with pytest.raises(Aborted):
             await asyncio.wait_for(download.task, PATIENCE)
+        assert await is_free(http)
+
+
+# -- clients that read slowly
+
+
+def taken_by(download: Download) -> bytes:
+    return b"".join(m.get("body", b"") for m in download._messages._queue)  # type: ignore[attr-defined]  # all of them
+
+
+async def begin_taking(download: Download) -> bytes:
+    """Take the status and the first rows, and then nothing more; the rows."""
+    assert (await download.next())["status"] == 200
+    first: bytes = (await download.next())["body"]
+    return first
+
+
+@pytest.mark.parametrize("in_memory", [1024 * 1024, 1_000])
+@pytest.mark.parametrize("query", ["sort=name", "sort=name&format=jsonl"])
+async def test_clients_that_read_slowly_hold_no_place_and_get_their_whole_file(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, query: str, in_memory: int
+) -> None:
+    monkeypatch.setattr(export_places, "_IN_MEMORY", in_memory)
+    async with entries(database_url, MANY_ROWS, max_exports=2) as (server, http):
+        slow = [Download(server, query) for _ in range(2)]
+        first = [await begin_taking(download) for download in slow]
+
+        answer = await http.get(f"/api/entries/export?{query}")
+        assert answer.status_code == 200
+        await server.raw_exec("UPDATE entries SET name = 'changed'")
+
+        assert [await download.finish() for download in slow] == [True, True]
+        files = [begun + taken_by(download) for begun, download in zip(first, slow, strict=True)]
+        assert files == [answer.content] * 2
+
+
+async def test_after_a_while_a_slow_client_holds_no_connection(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_places, "SPOOL_AFTER", 0.05)
+    async with entries(postgres_url, MANY_ROWS) as (server, _):
+        download = Download(server)
+        await download.begin()
+        adapter = adapter_of(server)
+        assert isinstance(adapter, PostgresAdapter)
+        await eventually(lambda: adapter.connections()["busy"] == 0, "a pool that nobody uses")
+        assert await download.finish()
+
+
+async def test_the_slowest_client_is_left_when_too_many_files_wait(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_places, "SPOOLS_PER_PLACE", 1)
+    async with entries(sqlite_url, MANY_ROWS) as (server, http):
+        slowest, slow = Download(server), Download(server)
+        await slowest.begin()
+        await slow.begin()
+        for _ in range(5):
+            await slow.next()
+        monkeypatch.setattr(export_places, "FAIR_RATE", 10**12)
+        assert await is_free(http)
+        assert await slow.finish()
+        assert not await slowest.finish()
+        with pytest.raises(Aborted):
+            slowest.task.result()
+
+
+async def test_a_failure_ahead_of_a_slow_client_breaks_its_answer_off(database_url: str) -> None:
+    async with entries(database_url, max_exports=1) as (server, http):
+        await break_the_last(server)
+        download = Download(server, "sort=name")
+        await download.begin()
+        assert await is_free(http)
+        assert not await download.finish()
+        with pytest.raises(Aborted):
+            download.task.result()
+
+
+async def test_a_client_that_leaves_its_file_behind_leaves_nothing_open(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_places, "_IN_MEMORY", 1_000)
+    async with entries(sqlite_url, MANY_ROWS) as (server, http):
+        download = Download(server)
+        await download.begin()
+        assert await is_free(http)
+        before = set(os.listdir("/proc/self/fd"))
+        download.go_away()
+        await asyncio.wait_for(download.task, PATIENCE)
+        assert set(os.listdir("/proc/self/fd")) < before
         assert await is_free(http)
 
 

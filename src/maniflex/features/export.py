@@ -8,7 +8,7 @@ broken off, never ended as if it were whole.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from maniflex.db.store import Store
-from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
+from maniflex.errors import ExportTooLarge, InvalidFormat, InvalidQuery
+from maniflex.features.export_places import Places
 from maniflex.features.json_lines import write_jsonl
 from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
 from maniflex.model.meta import FieldMeta, ModelMeta
@@ -35,7 +36,6 @@ from maniflex.query.parse import pairs
 from maniflex.sql.statement import Dialect, by_dialect
 
 MAX_EXPORT_ROWS = 100_000
-RETRY_AFTER = {"retry-after": "10"}
 WHOLE_EXPORT = "maniflex.whole_export"  # in the scope of a request of the panel: its file has no limit
 _MOST_ROWS = 2**31 - 2  # what a LIMIT of either database takes, and one more
 
@@ -105,26 +105,6 @@ def _warn_of_small_pool(runtime: Runtime) -> None:
         runtime.logger.warning("max_exports=%d exports can take all %d connections", config.max_exports, size)
 
 
-class Places:
-    """How many exports may run at once."""
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-
-    def check(self) -> None:
-        if self._free < 1:
-            raise ExportBusy(headers=RETRY_AFTER)
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        self.check()
-        self._free -= 1
-        try:
-            yield
-        finally:
-            self._free += 1
-
-
 class Export:
     """The export of one model."""
 
@@ -176,14 +156,14 @@ class Export:
         if count > most:
             found = f"{count} rows match" if self._tells_count else "too many rows match"
             raise ExportTooLarge(f"{found} and an export has at most {most}; narrow the filters")
-        self._places.check()
+        await self._places.wait_for_one()
         ctx.exports, ctx.total = True, count
 
     async def respond(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
         if not ctx.exports and ctx._result is None:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         format, now = self._format(ctx), self._clock.now()
         hidden = await ctx.redacted(self._model.cls) if self._model.cls in ctx.runtime.redactions else ()
         name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
@@ -199,26 +179,26 @@ class Export:
     async def _file(
         self, ctx: Context, format: Format, hidden: Collection[str]
     ) -> AsyncGenerator[bytes, None]:
-        with self._places.take():
-            fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
-            policies = self._policies if ctx._result is None and ctx.exports else None
-            read_fields = fields if policies is None else self._model.fields
-            rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
-            if policies is not None:
-                rows = self._drop_denied(ctx, policies, fields, rows)
-            if self._transforms:
-                rows = change_rows(ctx, self._transforms, fields, rows)
-            if ctx.exported_rows is not None:
-                rows = self._count_rows(ctx, rows)
-            if format is Format.CSV:
-                chunks = write_csv(fields, rows)
-            elif format is Format.JSONL:
-                chunks = write_jsonl(self._serializer.of(fields, fields), rows, ctx.runtime.encode)
-            else:
-                chunks = write_xlsx(fields, rows, self._clock.now())
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
+        async with aclosing(self._places.send(self._make(ctx, format, hidden))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _make(self, ctx: Context, format: Format, hidden: Collection[str]) -> AsyncGenerator[bytes, None]:
+        fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
+        policies = self._policies if ctx._result is None and ctx.exports else None
+        read_fields = fields if policies is None else self._model.fields
+        rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
+        if policies is not None:
+            rows = self._drop_denied(ctx, policies, fields, rows)
+        if self._transforms:
+            rows = change_rows(ctx, self._transforms, fields, rows)
+        if ctx.exported_rows is not None:
+            rows = self._count_rows(ctx, rows)
+        if format is Format.CSV:
+            return write_csv(fields, rows)
+        if format is Format.JSONL:
+            return write_jsonl(self._serializer.of(fields, fields), rows, ctx.runtime.encode)
+        return write_xlsx(fields, rows, self._clock.now())
 
     def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
         """The selected columns that middleware left in `ctx.export_columns`."""

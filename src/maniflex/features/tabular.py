@@ -117,27 +117,27 @@ async def write_xlsx(
     fields: Sequence[FieldMeta], batches: Batches, created_at: datetime
 ) -> AsyncGenerator[bytes, None]:
     """A workbook with one sheet. It is whole on disk, and the database let go, before its first byte."""
-    directory = await _in_thread(lambda: tempfile.TemporaryDirectory(prefix="maniflex-export-"))
+    directory = await run_in_thread(lambda: tempfile.TemporaryDirectory(prefix="maniflex-export-"))
     try:
         book = _Book(Path(directory.name), fields, created_at)
         try:
             async with aclosing(batches):
                 async for rows in batches:
-                    await _in_thread(lambda rows=rows: book.write(rows))  # type: ignore[misc]  # its type is known
-            await _in_thread(book.finish)
+                    await run_in_thread(lambda rows=rows: book.write(rows))  # type: ignore[misc]  # its type is known
+            await run_in_thread(book.finish)
         finally:
-            await _in_thread(book.let_go)
-        file = await _in_thread(lambda: book.path.open("rb"))
+            await run_in_thread(book.let_go)
+        file = await run_in_thread(lambda: book.path.open("rb"))
         try:
-            while chunk := await _in_thread(lambda: file.read(_CHUNK)):
+            while chunk := await run_in_thread(lambda: file.read(_CHUNK)):
                 yield chunk
         finally:
             file.close()
     finally:
-        await _in_thread(directory.cleanup)
+        await run_in_thread(directory.cleanup)
 
 
-async def _in_thread(call: Callable[[], T]) -> T:
+async def run_in_thread(call: Callable[[], T]) -> T:
     """The result of `call`; a cancelled task waits for the call to end first, because it uses our files."""
     running = asyncio.ensure_future(asyncio.to_thread(call))
     cancellation = None
