@@ -338,3 +338,44 @@ def test_the_commands_are_also_a_module() -> None:
 
     assert ended.returncode == 0, ended.stderr
     assert set(main.commands) <= set(ended.stdout.split())
+
+
+def test_check_makes_no_directory(here: Path) -> None:
+    (here / "with_files.py").write_text(
+        SOUND.replace('posts.db")', 'posts.db", storage="file:uploads/deep")')
+    )
+    before = sorted(here.rglob("*"))
+    checked = invoke("check", "with_files")
+    assert checked.exit_code == 0, checked.output
+    assert [path for path in sorted(here.rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def (", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported_shows_its_own_lines_alone(
+    here: Path, line: str, expected: str
+) -> None:
+    (here / "inner_part.py").write_text(f"{line}\n")
+    (here / "outer_part.py").write_text("import inner_part\n")
+    checked = invoke("check", "outer_part")
+    assert checked.exit_code == 1
+    assert expected in checked.output
+    assert "inner_part.py" in checked.output
+    assert checked.output.count("  File ") == 2
+    assert "click" not in checked.output
+
+
+def test_the_module_of_this_directory_is_meant(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "same_name.py").write_text("raise RuntimeError('another project')\n")
+    (here / "same_name.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(other)  # an installed project of the same shape; this one is on the path too
+    assert invoke("check", "same_name").exit_code == 0

@@ -33,6 +33,16 @@ def commands(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch)
     return Commands(tmp_path, database_url, monkeypatch)
 
 
+def test_lines_that_differ_in_the_tenant_alone_change_nothing(commands: Commands) -> None:
+    file = commands.here / "parts.csv"
+    file.write_text("code,stock,tenant_id\na1,3,\nb2,4,t2\n")
+    options = ("import", "app:server", "Part", str(file), *AS_ADA, "--upsert", "code")
+    assert "created 2 · updated 0 · unchanged 0" in commands(*options)
+    before = commands("export", "app:server", "Part", "--unscoped")
+    assert "created 0 · updated 0 · unchanged 2" in commands(*options)
+    assert commands("export", "app:server", "Part", "--unscoped") == before
+
+
 def test_a_file_comes_in_and_goes_out_again(commands: Commands) -> None:
     file = commands.here / "parts.csv"
     file.write_text("Code;In stock;pin\na1;3;SECRET\nx;1;\nb2;=1+1;\nc3;7;\n", encoding="utf-8")

@@ -88,6 +88,9 @@ async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:
     for name, text in (("logo.txt", "logo"), ("docs/index.html", "docs"), ("bare/a.txt", "a")):
         (tmp_path / "static" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "static" / name).write_text(text)
+    for name in (".env", ".git/config", "docs/.htpasswd", ".well-known/security.txt", ".well-known/.key"):
+        (tmp_path / "static" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "static" / name).write_text("dots")
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "static" / "link").symlink_to(tmp_path / "secret")
     server = Server(static_dir=str(tmp_path / "static"))
@@ -96,6 +99,20 @@ async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:
     async with client(server) as http:
         answers = {
             path: await http.get(f"/static/{path}") for path in ("logo.txt", "docs/", "bare/", "link", "none")
+        }
+        dots = {
+            path: (await http.request(method, f"/static/{path}")).status_code
+            for method in ("HEAD", "GET")
+            for path in (
+                ".env",
+                "%2eenv",
+                "docs/%2e%2e/.env",
+                ".git/config",
+                ".git/",
+                "docs/.htpasswd",
+                ".well-known/security.txt",
+                ".well-known/.key",
+            )
         }
         refused = await http.post("/static/logo.txt")
         (tmp_path / "static" / "404.html").write_text("nothing here")
@@ -108,6 +125,7 @@ async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:
         "link": 404,
         "none": 404,
     }
+    assert [path for path, status in dots.items() if status != 404] == [".well-known/security.txt"]
     assert answers["logo.txt"].headers["etag"]
     assert answers["none"].json()["error"] == {"code": "NOT_FOUND", "message": "no such file"}
     assert refused.json()["error"] == {"code": "METHOD_NOT_ALLOWED", "message": "method not allowed"}

@@ -31,7 +31,7 @@ CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body reco
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
     raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background
     add_header set_cookie"""
-NOT_A_CODE = re.compile("TCP_.*|.*_TEXT")  # socket options, types of columns
+NOT_A_CODE = re.compile("TCP_.*|.*_TEXT|SINGLETON_ID")  # socket options, types of columns, a name
 
 
 # -- errors

@@ -154,6 +154,16 @@ async def test_a_disk_that_is_nearly_full_is_found(sqlite_url: str, monkeypatch:
     assert codes_of(await declared(sound_server(sqlite_url))) == ["T148"]
 
 
+async def test_a_long_log_is_found(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_checks, "WARN_BYTES", 1)
+    server = sound_server(sqlite_url)
+    async with server.lifespan():
+        await server.db(Leaflet).create(title="x")
+
+        assert "T150" in codes_of(await declared(sound_server(sqlite_url)))
+    assert "T150" not in codes_of(await declared(sound_server(sqlite_url)))
+
+
 async def test_a_damaged_file_is_found(sqlite_url: str) -> None:
     server = await made(sqlite_url)
     async with server.lifespan():

@@ -125,3 +125,27 @@ async def test_two_ends_are_found(sqlite_url: str, tmp_path: Path) -> None:
 
     assert first.exists()
     assert "T154" in codes_by_command(tmp_path)
+
+
+class Reader(Model, table="readers"):
+    email: str = field(unique=True)
+
+
+class ReaderWithoutCase(Model, table="readers"):
+    email: str = field(unique=True, ignore_case=True)
+
+
+async def test_capitals_from_before_a_field_ignored_case_are_found(database_url: str) -> None:
+    await start(database_url, Reader)
+    server = sound_server(database_url, Reader)
+    async with server.lifespan():
+        await server.db(Reader).create(email="Ada@example.org")
+
+    [finding] = await stored(sound_server(database_url, ReaderWithoutCase))
+
+    assert (finding.code, finding.severity) == ("T157", Severity.ERROR)
+    assert "ReaderWithoutCase.email" in finding.where
+    server = sound_server(database_url, ReaderWithoutCase)
+    async with server.lifespan():
+        await server.raw_exec(finding.fix.removesuffix(", in a migration"))
+    assert await stored(sound_server(database_url, ReaderWithoutCase)) == []

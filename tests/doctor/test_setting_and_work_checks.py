@@ -45,15 +45,22 @@ def test_a_package_without_which_nothing_starts_is_found_too(tmp_path: Path) -> 
         "find = util.find_spec\n"
         "from maniflex.background_api import metrics\n"
         "metrics.find_spec = lambda name: None if name == 'prometheus_client' else find(name)\n"
-        "from maniflex import Server\n"
+        "from maniflex import Model, Server\n"
+        "class Note(Model):\n"
+        "    text: str\n"
         "server = Server('sqlite:///app.db', metrics_enabled=True)\n"
+        "server.register(Note)\n"
     )
 
     done = run_command("doctor", "app:server", "--json", cwd=tmp_path)
 
-    [finding] = json.loads(done.stdout)
-    assert (done.returncode, finding["code"]) == (1, "T171")
-    assert finding["fix"].startswith("pip install")
+    findings = {finding["code"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert findings["T171"]["fix"].startswith("pip install")
+    assert findings["T171"]["where"] == "metrics_enabled"
+    assert "T101" in findings  # and it hides nothing else
+    checked = run_command("check", "app:server", cwd=tmp_path)
+    assert (checked.returncode, "pip install" in checked.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_each_step_has_done_its_work_for_what_comes_after_it(database_url:
 
     @server.pipeline.deserialize.middleware(operations=[Operation.CREATE])
     async def raw(ctx: Context, next: Next) -> None:
-        seen["before deserialize"] = ctx.body
+        seen["before deserialize"] = dict(ctx.body)
         await next()
 
     @server.pipeline.validate.middleware(operations=[Operation.CREATE])
@@ -95,7 +95,7 @@ async def test_each_step_has_done_its_work_for_what_comes_after_it(database_url:
     async with client(server, database=database_url) as http:
         await created(http, "/api/posts", title="a")
     assert seen == {
-        "before deserialize": None,
+        "before deserialize": {},
         "before validate": ({"title": "a"}, None),
         "before db": ("a", None),
         "after db": "a",

@@ -63,7 +63,7 @@ MISSPELT = {
     "filter": "fliter fitler FILTER filters Filter[0] filters[0] fliter[1] f%69lters",
     "include": "inculde include[]",
     "limit": "lmit limti LIMIT _limit",
-    "page": "pgae apge paeg ppage pagee PGAE Page page[size] _page %70gae page+ page%5B%5D",
+    "page": "pgae apge paeg ppage pagee PGAE Page _page %70gae page+ page%5B%5D",
     "sort": "srot sotr sorrt sorts Srot sort[] $sort",
 }
 
@@ -79,9 +79,9 @@ async def test_a_misspelt_parameter_is_refused(database_url: str, meant: str) ->
 
 
 OWN = (
-    "age=3 port=1 format=x fields=a offset=1 search=x _=1 order=a lang=de tab=a v=1 utm_source=x sid=1"
+    "age=3 port=1 format=x _=1 lang=de tab=a v=1 utm_source=x sid=1"
     " page2=1 srt=1 sor=1 pae=1 pag=1 _q=1 qs=1"
-    " short=1 pace=1 soft=1 sport=1 stage=1 soort=x pageSize=1 per_page=1 selected[]=1 emit=1"
+    " short=1 pace=1 soft=1 sport=1 stage=1 soort=x selected[]=1 emit=1"
     " tags[sort]=1 p=1 s=1 =2 []=1 [0] && = %20=1 %F0%9F%93%84=1 " + "x" * 3000
 )
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Model, Next, Server
+from maniflex.pipeline.observation import Observation
+from tests.kit.internals import clients_that_left
 from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
+from tests.kit.waiting import eventually
 
 PATIENCE = 30.0
 SLOW = {
@@ -205,3 +208,47 @@ async def test_a_read_that_gets_no_turn_is_503_and_says_when_to_come_again(datab
             await signals.ended.wait()
             await again.send(a_request("GET", "/api/notes"))
             assert (await again.answer())[0] == 200
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("path", "body", "fate"),
+    [
+        ("/api/slow", b"", "it was done (204)"),
+        ("/api/notes", b'{"text": "x"}', "it was done (201)"),
+        ("/api/notes", b'{"text": "refused"}', "it was refused (409)"),
+    ],
+)
+async def test_a_writer_that_left_is_observed_as_one_and_the_log_says_what_became_of_its_write(
+    sqlite_url: str, protocol: str, path: str, body: bytes, fate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    signals, seen = Signals(), list[int]()
+    caplog.set_level(logging.INFO, "maniflex")
+    server = a_server(sqlite_url, signals)
+
+    @server.pipeline.service.middleware(models=[Note], operations=["create"])
+    async def wait(ctx: Context, next: Next) -> None:
+        signals.reached.set()
+        await signals.go_on.wait()
+        if ctx.field("text") == "refused":
+            ctx.abort(409, "CONFLICT", "no")
+        await next()
+
+    @server.observe
+    def observe(one: Observation) -> None:
+        seen.append(one.status)
+        signals.ended.set()
+
+    async with listening(server, PROTOCOLS[protocol]) as port, asyncio.timeout(PATIENCE):
+        async with connected(port) as client:
+            await client.send(a_request("POST", path, body, "Content-Type: application/json"))
+            await signals.reached.wait()
+            client.leave()
+        await eventually(lambda: clients_that_left(server) == 1, "the server notices it")
+        signals.ended.clear()
+        signals.go_on.set()
+        await signals.ended.wait()
+        await eventually(lambda: seen == [499], "an observation")
+        assert await server.db(Note).count() == ("done" in fate)
+    lines = [record.getMessage() for record in caplog.records if "CLIENT_GONE" in record.getMessage()]
+    assert lines == [f"499 CLIENT_GONE: the client went away before its POST was answered; {fate}"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.kit.processes import Served, accepts, free_port, run_command, serve_process, start_process
-from tests.kit.waiting import until
+from tests.kit.sockets import Connection, a_request, connected
+from tests.kit.waiting import PATIENCE, until
 
 APP = """
 import asyncio, os, sys, threading
@@ -275,3 +278,30 @@ def test_json_logs_are_one_object_a_line_with_the_request_id(app: Path) -> None:
         steps = [line for line in mine if line["message"].startswith("→ service:hold")]
         assert [(line["trace_id"], line["service"]) for line in steps] == [("ab" * 16, "notes")]
         assert all({"time", "level", "logger", "message"} <= line.keys() for line in served.lines)
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "two processes"])
+async def test_clients_with_kept_connections_are_told_that_these_end(
+    app: Path, options: tuple[str, ...]
+) -> None:
+    with serve_process(app, *options) as served:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(served.port)) for _ in range(10)]
+            for client in clients:
+                assert (await client.ask("GET", "/api/notes"))[0] == 200
+            asking = [asyncio.create_task(ask_until_told(client)) for client in clients]
+            served.send(signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*asking)
+            assert await asyncio.to_thread(served.ended) == 0
+
+
+async def ask_until_told(client: Connection) -> None:
+    """Ask again and again, as a client with a pool does, until an answer says that the connection ends."""
+    while True:
+        await client.send(a_request("GET", "/api/notes"))
+        status, headers, _ = await client.answer()
+        assert status == 200
+        if headers.get("connection") == "close":
+            return
+        await asyncio.sleep(0.01)  # it must stay: between two requests the connection is idle

@@ -35,7 +35,12 @@ class Film(Model):
     poster: str | None = file()
 
 
-READY: dict[str, Any] = {"auto_migrate": False, "openapi_enabled": True, "docs_enabled": False}
+READY: dict[str, Any] = {
+    "database": ":memory:",
+    "auto_migrate": False,
+    "openapi_enabled": True,
+    "docs_enabled": False,
+}
 
 
 def problems_of(server: Server) -> list[str]:
@@ -45,7 +50,7 @@ def problems_of(server: Server) -> list[str]:
 
 
 def careless_server(tmp_path: Path, **settings: Any) -> Server:
-    server = Server(storage="memory:", static_dir=tmp_path / "missing", **settings)
+    server = Server(":memory:", storage="memory:", static_dir=tmp_path / "missing", **settings)
     server.register(Order, Film)
     return server
 
@@ -181,11 +186,11 @@ def test_a_decision_lets_it_start(way: str) -> None:
 
 
 def test_a_guard_of_the_description_is_a_decision_too() -> None:
-    server = guarded(Server(production=True, auto_migrate=False))
+    server = guarded(Server(":memory:", production=True, auto_migrate=False))
     [problem] = problems_of(server)
     assert "the API description is open" in problem
 
-    server = guarded(Server(production=True, auto_migrate=False))
+    server = guarded(Server(":memory:", production=True, auto_migrate=False))
 
     @server.pipeline.openapi.auth.middleware()
     async def staff(ctx: Any, next: Next) -> None:

@@ -12,7 +12,7 @@ class Part(Model, export=True):
 
 
 async def login(ctx: object, username: str, password: str) -> AuthInfo | None:
-    return AuthInfo(user_id=username, roles=["admin"]) if password == "open sesame" else None
+    return AuthInfo(user_id=username, roles=["superuser"]) if password == "open sesame" else None
 
 
 server = Server()

@@ -6,7 +6,7 @@ from maniflex.testing import client
 
 class Order(Model):
     total: int = field(min=0)
-    owner_id: str = field(readonly=True, default="")
+    owner_id: str = field(readonly=True)
 
 
 server = Server()

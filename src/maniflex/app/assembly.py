@@ -15,7 +15,13 @@ from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
 from maniflex.app.route_descriptions import RouteDescriptions
-from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_notes, production_problems
+from maniflex.app.route_guards import (
+    GuardsByRoute,
+    RouteGuards,
+    guarded_routes,
+    production_notes,
+    production_problems,
+)
 from maniflex.app.strict_start import unregistered_targets
 from maniflex.config import Config
 from maniflex.db.port import Adapter
@@ -27,22 +33,24 @@ from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Surroundings
 from maniflex.http.observing import Observed
 from maniflex.http.routing import Router
+from maniflex.middleware.auth.csrf_cover import forgery_problems
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.entry import Placement, place_entries
+from maniflex.pipeline.entry import Placement, place_entries, unused_models
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.policies import policy_table
-from maniflex.pipeline.policy_table import PolicyTable, hidden_models
+from maniflex.pipeline.policy_table import PolicyTable
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope_rules import ScopeRule, scope_table
 from maniflex.pipeline.scope_table import ScopeTable
+from maniflex.query.parse import OwnParameters
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import searchable_fields
 
@@ -89,6 +97,7 @@ class Assembly:
     placement: Placement
     report: StartReport
     panel: Panel | None
+    missing_extras: tuple[str, ...] = ()  # with any it is only good for the doctor
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
@@ -150,18 +159,18 @@ def _build(declaration: Declaration) -> Assembly:
         endpoints[:] = feature.replace_routes(draft, [*endpoints, *feature.routes(draft)])
     router, conflicts = _mount_endpoints(config, endpoints)
     mounts, mount_problems = _mount_static_files(config, router, declaration.logger)
-    problems += [*conflicts, *mount_problems, *_middleware_problems(draft, pipeline, endpoints)]
+    problems += [*conflicts, *mount_problems, *_middleware_problems(draft, placement, endpoints)]
     problems += _example_problems(config, pipeline, endpoints)
+    problems += forgery_problems(guarded_routes(guards, endpoints))
     report = _report(draft, guards, endpoints, placement)
     problems += report.of(config)
-    if problems:
-        raise DeclarationError(*dict.fromkeys(problems))
+    missing = _refuse_problems(problems, without_extras=declaration.without_extras and not store_problems)
 
     runtime = draft.routes.runtime
     app = surroundings.around(_with_read_positions(HttpApp(runtime, router, mounts), runtime), runtime)
     return Assembly(
         runtime=runtime,
-        adapters=tuple(draft.adapters),
+        adapters=tuple(draft.databases.all),
         endpoints=tuple(endpoints),
         app=app,
         logged=with_access_log(app, runtime.proxies),
@@ -173,6 +182,7 @@ def _build(declaration: Declaration) -> Assembly:
         placement=placement,
         report=report,
         panel=draft.panel,
+        missing_extras=missing,
     )
 
 
@@ -198,10 +208,11 @@ def _report(
 ) -> StartReport:
     declaration = draft.declaration
     internal = declaration.internal_tables.models
+    of_databases = list(draft.databases.problems())
     own_models = [meta for meta in draft.models if meta.cls not in internal]
     return StartReport(
-        production=production_problems(declaration, guards, endpoints, placement),
-        strict=[*declaration.warnings, *unregistered_targets(own_models)],
+        production=[*of_databases, *production_problems(declaration, guards, endpoints, placement)],
+        strict=[*of_databases, *declaration.warnings, *unregistered_targets(own_models)],
         notes=production_notes(placement, declaration.access_control),
     )
 
@@ -223,13 +234,27 @@ def _fill_field_rules(runtime: Runtime, placement: Placement) -> None:
             runtime.transforms.setdefault(model, []).append(transform)
         for rule in entry.redactions(seat):
             runtime.redactions.add(rule)
+        runtime.caller_checks += entry.caller_checks()
     if runtime.redactions:
         runtime.redactions.guard_queries()
     for model, store in runtime.stores.items():
+        store.listings.own = _own_parameters(runtime.config, placement.pipeline, store)
         changed = [transform.field for transform in runtime.transforms.get(model, ())]
         searched = searchable_fields(store.meta)
         store.sql.never_quoted = tuple(f for f in searched if f in changed)
         store.sql.apart_in_search = tuple(f for f in searched if f in changed or f in store.guarded)
+
+
+def _own_parameters(config: Config, pipeline: Pipeline, store: Store) -> OwnParameters:
+    """What else the query strings of a model may hold: what middleware and features of the model read."""
+    registrations = [r for step in pipeline.steps for r in step.registrations]
+    names = {
+        name for r in registrations if r.models is None or store.meta.name in r.models for name, _ in r.params
+    }
+    options = store.meta.options
+    features = {"format": options.export, "aggregate": options.aggregate, "download": True}
+    names |= {name for name, is_used in features.items() if is_used}
+    return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded)
 
 
 def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:
@@ -241,6 +266,9 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())
+    desk = declaration.durable.files.declared_desk
+    if desk is not None and desk.has_storage and declaration.config.files_routes:
+        pipeline.add_files_middleware(declaration.config.files_middleware)
     computed = {cls.__name__: [f.name for f in fields] for cls, fields in declaration.computed.items()}
     placement = place_entries(pipeline, models, declaration.actions, computed)
     for warning in placement.warnings:
@@ -274,7 +302,7 @@ def _make_draft(
         config.trace,
         logger,
         models=metas,
-        hidden=hidden_models(policies),
+        policies=policies,
         redactions=runtime.redactions,
         tracing=declaration.tracing,
     )
@@ -285,7 +313,7 @@ def _make_draft(
         declaration=declaration,
         models=models or (),
         is_readable=models is not None,
-        adapters=databases.all,
+        databases=databases,
         routes=RouteBuilder(runtime, composer, declaration.computed),
         description=Description(
             RouteBuilder(runtime, spec_composer, context=OpenAPIContext),
@@ -338,6 +366,14 @@ def _make_runtime(
     durations = observe_statements(databases.all, declaration.config, declaration.tracing)
     runtime.statement_durations = durations
     return runtime
+
+
+def _refuse_problems(problems: Sequence[str], *, without_extras: bool) -> tuple[str, ...]:
+    """Raise with all mistakes; without extras the packages that lack are no mistakes, and are given back."""
+    missing = tuple(dict.fromkeys(problem for problem in problems if "pip install" in problem))
+    if problems and not (without_extras and set(missing) == set(problems)):
+        raise DeclarationError(*dict.fromkeys(problems))
+    return missing
 
 
 def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Prefixed, Prefixed]:
@@ -400,19 +436,20 @@ def _example_problems(config: Config, pipeline: Pipeline, endpoints: Sequence[En
 
 
 def _middleware_problems(
-    draft: ServerDraft, pipeline: Pipeline, endpoints: Sequence[Endpoint]
-) -> Iterable[str]:
+    draft: ServerDraft, placement: Placement, endpoints: Sequence[Endpoint]
+) -> Iterator[str]:
     """Middleware for models and operations that there are not, as far as models can be read."""
-    names = [meta.name for meta in draft.models] if draft.is_readable else None
+    pipeline = placement.pipeline
+    names = {meta.name: meta for meta in draft.models} if draft.is_readable else None
     if not draft.is_readable or len(draft.stored_models) < len(draft.models):
-        return pipeline.problems(names, None)
+        yield from pipeline.problems(names, None)
+        return
     operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
-    if draft.panel is not None:  # models without routes that the panel serves
-        pages = draft.panel.parts.private.headless_endpoints.values()
-        operations |= {target for own in pages for e in own for target in e.targets}
+    if draft.panel is not None:  # models without routes that the panel serves, and lists of durable work
+        parts = draft.panel.parts
+        pages = [*chain.from_iterable(parts.private.headless_endpoints.values())]
+        pages += parts.durable.endpoints.values() if parts.durable is not None else ()
+        operations |= {target for page in pages for target in page.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
-    # Tables of durable work without routes are for the panel, in this process, behind the same guards.
-    internal = draft.declaration.internal_tables.models
-    private = [meta for meta in draft.models if meta.cls in internal and meta.options.headless]
-    operations |= {(meta, operation) for meta in private for operation in Operation}
-    return pipeline.problems(names, operations)
+    yield from pipeline.problems(names, operations)
+    yield from unused_models(placement, operations)

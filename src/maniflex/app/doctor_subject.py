@@ -48,6 +48,7 @@ def subject_of(
         runtime=runtime,
         migration_targets=tables.targets,
         ignores=tuple(ignores),
+        missing_extras=assembly.missing_extras,
     )
 
 

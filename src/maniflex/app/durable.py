@@ -21,6 +21,7 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
+from maniflex.background.schedules.definition import ScopeNeeds
 from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
 from maniflex.background_api.audit import AuditRoutes
 from maniflex.background_api.jobs import JobRoutes
@@ -37,6 +38,7 @@ from maniflex.model.registry import Registry
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scope_rules import ScopeRule
 from maniflex.pipeline.scoped_code import bind_run
 from maniflex.sql.statement import Dialect, Sql
 
@@ -55,12 +57,13 @@ class Durable:
         self.files = Files()
         self.entry_tables = EntryTables()
         self.audit = AuditTrail(self.outbox)
+        self.audit_routes = AuditRoutes(self.audit.routed_tables)
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),
             OutboxRoutes(self.outbox),
             ScheduleRoutes(self.schedules),
             JobRoutes(self.jobs),
-            AuditRoutes(self.audit.routed_tables),
+            self.audit_routes,
         )
         self.keeper: ClockKeeper | None = None
         self.repairer: Repairer | None = None
@@ -77,7 +80,17 @@ class Durable:
         self.entry_tables.collect(pipeline, registry, actions, config.files_middleware)
         self.audit.collect(self.entry_tables.uses)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
+        self.schedules.know_scopes(self._scope_needs())
         self._action_problems = schedulable_problems(actions)
+
+    def _scope_needs(self) -> ScopeNeeds:
+        """What the scope rules of the models, which bind scoped handlers, must know of a caller."""
+        uses = [(entry, models) for entry, models in self.entry_tables.uses if models is None or models]
+        rules = [entry for entry, _ in uses if isinstance(entry, ScopeRule)]
+        return ScopeNeeds(
+            tenant=any(rule.needs_tenant for rule in rules),
+            identity=any(rule.needs_identity for rule in rules),
+        )
 
     def models(self) -> Iterator[tuple[type[Model], ModelOptions | None]]:
         """The tables of the parts in use, with the options their routes need."""
@@ -117,6 +130,8 @@ class Durable:
         )
         self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
         self.repairer = Repairer(environment, list(self._repairs(environment)))
+        if self.keeper is not None:
+            self.keeper.on_new_time = self.repairer.wake
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
         self.files.use(runtime.file_desk)
         if runtime.request_numbers is not None:

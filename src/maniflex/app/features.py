@@ -18,14 +18,20 @@ from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
-from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
+from maniflex.features.files.feature import (
+    all_file_endpoints,
+    file_route_problems,
+    path_without_storage,
+    prepare_file_routes,
+)
 from maniflex.features.history import history_endpoints
-from maniflex.features.history_options import history_problems
+from maniflex.features.history_options import history_problems, option_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.pages import pages_of
 from maniflex.http.probes import Probes
 from maniflex.http.welcome import Welcome
+from maniflex.middleware.workflow.machine import Machine
 from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
@@ -33,7 +39,7 @@ from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.model_routes import model_endpoints
-from maniflex.pipeline.registration import takes
+from maniflex.pipeline.registration import can_guard_files, takes
 from maniflex.pipeline.served import operation_problems
 
 if TYPE_CHECKING:
@@ -108,6 +114,8 @@ class Histories(Feature):
                 yield history_model(cls), history_options(cls, options)
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
+        for cls, options in draft.declaration.registry.options():
+            yield from option_problems(cls.__name__, options)
         models = {meta.name: meta for meta in draft.models}
         for meta in draft.models:
             yield from history_problems(meta, models)
@@ -160,6 +168,9 @@ class DurableRoutes(Feature):
         durable = draft.declaration.durable
         return [*durable.problems(), *durable.audit.problems(draft.routes.runtime)]
 
+    def prepare(self, draft: ServerDraft) -> None:
+        draft.declaration.durable.audit_routes.prepare(draft.routes)
+
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         declaration = draft.declaration
         endpoints = usual
@@ -170,8 +181,11 @@ class DurableRoutes(Feature):
 
 def _file_entry_problems(entry: Entry) -> Iterator[str]:
     yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
-    if not entry.in_files:
-        yield f"{entry.name}: it stands in the pipeline; register it there, before the routes of files"
+    if not (entry.in_files or can_guard_files(entry)):
+        yield (
+            f"{entry.name}: it does nothing there; what can stand there is a function of (ctx, next), an"
+            " entry of the auth step such as auth.jwt or auth.require_role, db.rate_limit, idempotency.keys"
+        )
 
 
 class FileFields(Feature):
@@ -195,7 +209,9 @@ class FileFields(Feature):
         yield from file_route_problems(runtime, draft.models, draft.declaration.actions)
 
     def prepare(self, draft: ServerDraft) -> None:
-        prepare_file_routes(draft.routes.runtime, draft.stored_models)
+        runtime, actions = draft.routes.runtime, draft.declaration.actions
+        prepare_file_routes(draft.routes, draft.stored_models)
+        runtime.path_without_storage = path_without_storage(runtime, draft.models, actions)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         return all_file_endpoints(draft.routes, draft.stored_models)
@@ -205,7 +221,7 @@ class HealthProbes(Feature):
     """`/health`, `/live` and `/ready`."""
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
-        return Probes(draft.routes, draft.adapters, draft.declaration.health).endpoints()
+        return Probes(draft.routes, draft.databases.all, draft.declaration.health).endpoints()
 
 
 class WorkMetrics(Feature):
@@ -215,7 +231,7 @@ class WorkMetrics(Feature):
         return metrics_problems(draft.declaration.config)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
-        return metrics_endpoints(draft.routes, draft.declaration.durable.metrics, draft.adapters)
+        return metrics_endpoints(draft.routes, draft.declaration.durable.metrics, draft.databases.all)
 
 
 class Documentation(Feature):
@@ -257,6 +273,7 @@ class AdminPanel(Feature):
             title=declaration.title,
             api_actions=declaration.actions,
             own_authenticators=[r.name for r in registrations if not isinstance(r.fn, Entry)],
+            machines=[r.fn for r in declaration.pipeline.validate.registrations if isinstance(r.fn, Machine)],
             durable=durable_parts(draft) if admin.operations else None,
             work=declaration.durable.work,
         )

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maniflex.app.route_guards import GuardsByRoute
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry_docs import EntryDocs, query_parameter
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policies import UNCOUNTED_META
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.scope_rules import ScopeRule
 from maniflex.pipeline.server_entries import LayerEntry
@@ -38,7 +40,16 @@ class RouteDescriptions:
         """What the entries of an endpoint add to its description."""
         entries = dict.fromkeys([*self._entries(endpoint), *self._layers])
         of_route = [docs for entry in entries if (docs := _docs_of(entry, endpoint)) is not None]
-        return [*of_route, *self._refusals_of_middleware(endpoint), *self._refusals_of_reached(endpoint)]
+        model = endpoint.model
+        if model is not None and self._is_uncounted(endpoint, model):
+            of_route.append(EntryDocs(page_meta=UNCOUNTED_META))
+        return [*of_route, *self._words_of_middleware(endpoint), *self._refusals_of_reached(endpoint)]
+
+    def _is_uncounted(self, endpoint: Endpoint, model: ModelMeta) -> bool:
+        """Whether pages of the endpoint have no total, which would tell of rows that a policy hides."""
+        if endpoint.operation is Operation.READ_HISTORY:
+            return self._composer.hides_versions(model, item=endpoint.on_one)
+        return endpoint.operation is Operation.LIST and self._composer.hides_rows(model)
 
     def security(self, endpoint: Endpoint) -> list[dict[str, list[str]]] | None:
         """The schemes of which a caller needs one, `{}` for none at all; None when no entry says so."""
@@ -102,14 +113,17 @@ class RouteDescriptions:
                 endpoint.model, endpoint.operation, item=endpoint.on_one
             )
 
-    def _refusals_of_middleware(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
-        """What middleware of the application's own says that it refuses with."""
+    def _words_of_middleware(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
+        """What middleware of the application's own says that it reads and refuses with."""
         if endpoint.mount is not Mount.API or endpoint.context is not Context:
             return
         for step in self._placement.pipeline.steps:
             for r in step.registrations:
-                if r.errors and r.matches(endpoint.model, endpoint.operation, item=endpoint.on_one):
-                    yield EntryDocs(refusals=dict(r.errors))
+                if (r.errors or r.params) and r.matches(
+                    endpoint.model, endpoint.operation, item=endpoint.on_one
+                ):
+                    parameters = [query_parameter(name, text) for name, text in r.params]
+                    yield EntryDocs(refusals=dict(r.errors), parameters=parameters)
 
     def _refusals_of_reached(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
         entries = dict.fromkeys(fn for fn in self._entries_of_reachable(endpoint) if isinstance(fn, Entry))

@@ -9,6 +9,7 @@ from maniflex._limits import Limits
 from maniflex.app.draft import Declaration
 from maniflex.config import DEFAULT, Config
 from maniflex.features.actions import Action
+from maniflex.middleware.auth.csrf_cover import RouteMiddleware
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import in_order, opens
 from maniflex.pipeline.context import Context
@@ -47,7 +48,7 @@ class GuardsByRoute:
     ) -> None:
         self._placement = placement
         self._actions: Mapping[tuple[str, str], Action] = {(a.method, a.path): a for a in actions}
-        self._of_files = [fn for fn in files_middleware if isinstance(fn, Entry)]
+        self._of_files = [fn for fn in files_middleware if isinstance(fn, Entry) and fn.in_files]
 
     def of(self, endpoint: Endpoint) -> RouteGuards:
         """The guards of an endpoint."""
@@ -93,6 +94,20 @@ class GuardsByRoute:
         """The entries of `files_middleware` that act on this route; a signed upload passes none of them."""
         if endpoint.operation in Operation.FILES and endpoint.method != "PUT":
             yield from (fn for fn in self._of_files if fn.make(None, endpoint.operation) is not None)
+
+
+def guarded_routes(guards: GuardsByRoute, endpoints: Sequence[Endpoint]) -> Iterator[RouteMiddleware]:
+    """Every route with all that a request to it passes, in order."""
+    for endpoint in endpoints:
+        middleware = [fn for _, _, fn in guards.middleware(endpoint)]
+        if middleware:
+            model = endpoint.model
+            label = (
+                f"{endpoint.method} {endpoint.path}"
+                if model is None
+                else f"{endpoint.operation} of {model.name}"
+            )
+            yield RouteMiddleware(endpoint.method, label, middleware)
 
 
 def _of_step(

@@ -13,7 +13,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,6 +24,7 @@ from maniflex._service import Service
 from maniflex._start_warnings import collect_warnings
 from maniflex.app.assembly import Assembly, assemble
 from maniflex.app.data_access import WithDataAccess
+from maniflex.app.databases import describe_databases
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
@@ -76,6 +77,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         self._background_logger = GuardedLogger(self._logger, self.config.panic_logger, self._panic_hooks)
         self._lifecycle = Lifecycle(self._background_logger, self.config.shutdown_timeout.total_seconds())
         self._starting: asyncio.Task[None] | None = None
+        self._makes_tables = False  # whatever `auto_migrate` says
+        self._schema: SchemaTables | None = None  # of this start
         self._late_requests = LateRequests()
         self._lifecycle.on_shutdown.append(self._durable.close)
         if self.config.on_start is not None:
@@ -100,21 +103,24 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         """Check the whole declaration and build everything from it; every mistake in one message."""
         self._seal()
 
-    def _seal(self) -> Assembly:
+    def _seal(self, *, without_extras: bool = False) -> Assembly:
         if self._assembly is None:
             with self._sealing:
                 if self._assembly is None:
-                    assembly = self._assembly = self._assemble()
+                    assembly = self._assembly = self._assemble(without_extras)
+                    assembly.runtime.server = self
                     self._durable.attach(assembly.runtime, assembly.endpoints)
+        if self._assembly.missing_extras and not without_extras:
+            raise DeclarationError(*self._assembly.missing_extras)
         return self._assembly
 
-    def _assemble(self) -> Assembly:
+    def _assemble(self, without_extras: bool) -> Assembly:
         warnings: list[str] = []
         try:
             with collect_warnings(self._logger) as warnings:
                 self._durable.note_declarations(self._registry, self._actions, self.pipeline, self.config)
                 self._durable.files.declare(self._registry, self.config, self._logger, self._clock)
-                return assemble(self._declaration(warnings))
+                return assemble(replace(self._declaration(warnings), without_extras=without_extras))
         finally:
             for warning in () if self.config.is_strict else warnings:
                 self._logger.warning("%s", warning)
@@ -126,6 +132,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             stalled=lambda: stalled(self._lifecycle.running),
             dead=lambda: dead_parts(self._lifecycle.running),
             checks=self._readiness,
+            missing_migration=self._find_missing_migration,
         )
         return Declaration(
             config=self.config,
@@ -167,9 +174,16 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
         async def prepare_tables() -> None:
             if self.config.is_strict:
-                schemas, application = assembly.schemas(), self._application
-                await refuse_table_warnings(schemas, warnings, config=self.config, application=application)
-            await self._tables(assembly).prepare()
+                makes_tables = self._makes_tables or self.config.auto_migrate
+                await refuse_table_warnings(
+                    assembly.schemas(),
+                    warnings,
+                    config=self.config,
+                    application=self._application,
+                    makes_tables=makes_tables,
+                )
+            self._schema = self._tables(assembly)
+            await self._schema.prepare()
             await self._durable.learn_time()
             await self._durable.files.prepare()
 
@@ -190,6 +204,9 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await self._lifecycle.start(
                 assembly.adapters, prepare_tables, services=role != "client", background=background
             )
+        runtime = assembly.runtime
+        for sentence in describe_databases(self.config, runtime.adapter, assembly.adapters, runtime.stores):
+            self._logger.info(sentence)
         for adapter in assembly.adapters:
             report_needs = getattr(adapter, "report_needs", None)
             if report_needs is not None:  # a server with connections that run out
@@ -202,7 +219,15 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             self.config,
             home=self._home,
             application=application or self._application,
+            makes_tables=self._makes_tables,
         )
+
+    async def _find_missing_migration(self) -> str:
+        return "" if self._schema is None else await self._schema.find_missing_migration()
+
+    def migration_file_problems(self, application: str) -> list[str]:
+        """What the models have and no migration file makes, if there are files; asks no database."""
+        return self._tables(self._seal(), application).file_problems()
 
     @asynccontextmanager
     async def migration_targets(
@@ -242,19 +267,30 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
     @contextmanager
     def on_database(
-        self, database: str | Adapter, *, clock: Clock | None = None, **settings: Unpack[Settings]
+        self,
+        database: str | Adapter,
+        *,
+        clock: Clock | None = None,
+        makes_tables: bool = False,
+        **settings: Unpack[Settings],
     ) -> Iterator[None]:
-        """Run on another database, with another clock or settings, then be as before; for the test kit."""
+        """Run on another database, with another clock or settings, then be as before; for the test kit.
+
+        With `makes_tables` its tables are made, whatever `auto_migrate` says.
+        """
         if self._lifecycle.state not in (LifecycleState.NEW, LifecycleState.STOPPED):
             raise LifecycleError(f"the server is {self._lifecycle.state}; it cannot change its database")
         before = (self.config, self._clock, self._lifecycle, self._assembly)
+        schema_before = self._makes_tables, self._schema
         config = _config(database, self.config, dict(settings))
         self._clock = self._clock if clock is None else check_clock(clock)
         self.config = config
         self._lifecycle, self._assembly, self._starting = self._lifecycle.again(), None, None
+        self._makes_tables, self._schema = makes_tables, None
         try:
             yield
         finally:
+            self._makes_tables, self._schema = schema_before
             self.config, self._clock, self._lifecycle, self._assembly = before
             if self._assembly is not None:
                 self._durable.attach(self._assembly.runtime, self._assembly.endpoints)
@@ -403,10 +439,10 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         return self._seal().production_report()
 
     def doctor_subject(self) -> Subject:
-        """The application as `maniflex.doctor.run.examine` looks at it."""
+        """The application as `maniflex.doctor.run.examine` looks at it, also where a package lacks."""
         from maniflex.app.doctor_subject import subject_of
 
-        assembly = self._seal()
+        assembly = self._seal(without_extras=True)
         return subject_of(
             assembly,
             self._durable,

@@ -37,6 +37,7 @@ async def refuse_table_warnings(
     *,
     config: Config,
     application: str,
+    makes_tables: bool,
 ) -> None:
     """Look at all tables without changing any; `DeclarationError` with everything there is to say of them.
 
@@ -49,7 +50,7 @@ async def refuse_table_warnings(
         if config.migrate_on_start or await read_heads(reading(adapter)) is not None:
             continue
         try:
-            if config.auto_migrate:
+            if makes_tables:
                 await refuse_drift(adapter, [(model, await read_columns(adapter, model)) for model in stored])
             else:
                 await check_drift(adapter, stored, application)

@@ -13,12 +13,18 @@ from maniflex.errors import ManiflexError
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--production", is_flag=True, help="Also name what should not be served to the world.")
 def check(target: str, production: bool) -> None:
-    """Validate the declaration without starting anything."""
+    """Validate the declaration without starting anything.
+
+    Where there are migration files, they have to make what the models have.
+    """
     server = load(target)
     try:
         count = len(server.routes)
+        problems = server.migration_file_problems(target)
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
+    if problems:
+        raise click.ClickException("".join(f"\n  {problem}" for problem in problems).strip())
     if production:
         _check_production(server)
     click.echo(f"ok: {count} routes")

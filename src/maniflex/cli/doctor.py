@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import NoReturn
 
 import click
 
@@ -12,7 +11,6 @@ from maniflex.cli.process import run_loop
 from maniflex.cli.target import load
 from maniflex.doctor.finding import DoctorReport, Finding, Severity
 from maniflex.doctor.run import examine
-from maniflex.doctor.setting_checks import MISSING_EXTRA, extra_problem
 from maniflex.doctor.table import codes
 from maniflex.errors import DeclarationError
 
@@ -45,7 +43,7 @@ def doctor(
     try:
         subject = server.doctor_subject()
     except DeclarationError as error:
-        _stop_at_declaration(error, as_json)
+        raise click.ClickException(str(error)) from None
     report = run_loop(examine(subject, with_databases=not no_database, probe=probe))
     findings = [finding for finding in report.findings if finding.code not in ignored]
     if as_json:
@@ -57,25 +55,6 @@ def doctor(
     bad = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
     if any(finding.severity in bad for finding in findings):
         raise SystemExit(1)
-
-
-def _stop_at_declaration(error: DeclarationError, as_json: bool) -> NoReturn:
-    """An application that does not start: what it lacks is a finding, any other mistake is told as it is."""
-    missing = [problem for problem in error.problems if "pip install" in problem]
-    if len(missing) < len(error.problems):
-        raise click.ClickException(str(error)) from None
-    findings = [MISSING_EXTRA.finding(extra_problem(*_halves(problem))) for problem in missing]
-    if as_json:
-        click.echo(json.dumps([finding.as_json() for finding in findings], indent=2))
-    else:
-        _print(findings, DoctorReport(tuple(findings)))
-    raise SystemExit(1)
-
-
-def _halves(problem: str) -> tuple[str, str]:
-    """Whose problem it is, and the problem."""
-    name, needs, rest = problem.partition(" needs ")
-    return (name, f"it needs {rest}") if needs else ("the application", problem)
 
 
 def _measure(server: Server, as_json: bool) -> None:

@@ -25,6 +25,12 @@ class Supervisor(Multiprocess):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
 
+    def terminate_all(self) -> None:
+        # While this process listens, the kernel takes connections that no process will ever answer.
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
+
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.signal_queue.append(number)
         # Here the event may be just about to wait, and cannot be set by the thread that waits.

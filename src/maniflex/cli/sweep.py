@@ -80,8 +80,12 @@ class _Sweep:
 
     async def _sweep_records(self) -> Report:
         with Progress("records") as progress:
-            hooks = ("on_delete", "on_set_field") if progress.shown else ()
-            runner = self._server.scheduled.runner(**dict.fromkeys(hooks, lambda *about: progress.one_more()))
+
+            def count(*about: object) -> None:
+                progress.one_more()
+
+            hook = count if progress.shown else None
+            runner = self._server.scheduled.runner(on_delete=hook, on_set_field=hook)
             return await runner.sweep(until=lambda: self.stopping)
 
 

@@ -45,7 +45,7 @@ async def read_living(database: OpenDatabase) -> LivingProcesses:
     """The processes of the application; none where no durable work is declared, which keeps their rows."""
     subject = database.subject
     store, now = subject.stores.get(WorkProcess), subject.work.clock.now()
-    if store is None or store.adapter is not subject.adapters[0]:
+    if store is None or store.adapter is not subject.runtime.adapter:
         return LivingProcesses([], now)
     if not await read_columns(store.adapter, store.sql):
         return LivingProcesses([], now)

@@ -63,7 +63,7 @@ def _adapter(database: OpenDatabase) -> PostgresAdapter | None:
 
 def small_pools(subject: Subject) -> Iterator[Problem]:
     config = subject.config
-    has_pool = by_dialect(subject.adapters[0].dialect, sqlite=False, postgres=True)
+    has_pool = by_dialect(subject.runtime.adapter.dialect, sqlite=False, postgres=True)
     if has_pool and len(subject.work.handlers) and config.pool_size < config.work_concurrency:
         yield Problem(
             where=f"pool_size={config.pool_size}",

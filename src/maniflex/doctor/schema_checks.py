@@ -1,4 +1,4 @@
-"""Tables that are not what the models say, and migrations that are not applied (T151 to T156)."""
+"""Tables that are not what the models say, and migrations that are not applied (T151 to T157)."""
 
 from __future__ import annotations
 
@@ -156,6 +156,25 @@ async def invalid_indexes(database: OpenDatabase) -> AsyncIterator[Problem]:
         )
 
 
+async def capitals_that_count(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """Values from before `ignore_case`: they are not found, and others that differ by case are stored."""
+    for model in database.models:
+        for field in () if model.readonly else model.meta.fields:
+            if not field.ignore_case:
+                continue
+            column, table = (quote(name, model.dialect) for name in (field.column, model.table.name))
+            text = f"SELECT 1 FROM {table} WHERE {column} <> lower({column}) LIMIT 1"
+            if await database.run.fetch_one(Sql(text)) is not None:
+                yield Problem(
+                    where=where_of(model.meta.cls, field.name),
+                    why="it ignores case, and rows from before have capital letters: no filter finds them,"
+                    " and a value that differs by case alone is stored beside them",
+                    fix=f"UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column}), in"
+                    " a migration",
+                    about=(model.meta.name, field.name),
+                )
+
+
 CHECKS = (
     DatabaseCheck("T151", Severity.ERROR, "a database that is not what the models say", drift),
     DatabaseCheck("T152", Severity.ERROR, "migrations that are not applied", pending_migrations),
@@ -168,6 +187,12 @@ CHECKS = (
     DatabaseCheck("T154", Severity.ERROR, "migrations with several ends", several_heads),
     DatabaseCheck(
         "T155", Severity.WARNING, "`auto_migrate` with more than one living process", many_who_alter
+    ),
+    DatabaseCheck(
+        "T157",
+        Severity.ERROR,
+        "values with capital letters in a field that ignores case",
+        capitals_that_count,
     ),
 )
 POSTGRES_CHECKS = (

@@ -26,7 +26,10 @@ _BACKUP_WORDS = ("backup", "bak", "snapshot", "litestream", "copy", "dump")
 
 
 def missing_extras(subject: Subject) -> Iterator[Problem]:
-    """Features that are declared and work only in part; those that need an extra to start at all say so."""
+    """Features that are declared and do not start, or work only in part."""
+    for problem in subject.missing_extras:
+        name, needs, rest = problem.partition(" needs ")
+        yield extra_problem(*((name, f"it needs {rest}") if needs else ("the application", problem)))
     exported = [meta.name for meta in subject.own_models if meta.options.export]
     if exported and find_spec("xlsxwriter") is None:
         yield extra_problem(

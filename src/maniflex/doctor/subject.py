@@ -71,6 +71,7 @@ class Subject:
     runtime: Runtime
     migration_targets: Callable[[], list[MigrationTarget]]
     ignores: tuple[Ignore, ...] = ()
+    missing_extras: tuple[str, ...] = ()  # sentences of features that do not start without a package
 
     @property
     def own_models(self) -> list[ModelMeta]:
@@ -114,4 +115,4 @@ class OpenDatabase:
     @property
     def is_default(self) -> bool:
         """Whether durable work keeps its tables here."""
-        return self.adapter is self.subject.adapters[0]
+        return self.adapter is self.subject.runtime.adapter

@@ -9,6 +9,7 @@
     └── RequestError                the caller's: becomes the error envelope
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
+        ├── HistoryChanged 400 (an InvalidQuery)
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── MultipartError · NoFile · MissingKey 400 · RangeNotSatisfiable 416
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
@@ -20,11 +21,11 @@
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
         ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
-        ├── UnusableScope · CallbackFailed · RawSqlRefused                   500
+        ├── UnusableScope · UnfilledField · CallbackFailed · RawSqlRefused   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
         ├── StorageError                                                     500
-        │   └── InvalidKey · FileExists
+        │   └── InvalidKey · FileExists · StorageFull 507
         ├── NoStorage · PresignUnsupported                                   501
         ├── Unavailable                                                      503
         └── Timeout                                                          504
@@ -189,6 +190,12 @@ class InvalidQuery(RequestError):
     """A query parameter is unknown, malformed or not allowed."""
 
     status, code, message = 400, "INVALID_QUERY", "the query string is not valid"
+
+
+class HistoryChanged(InvalidQuery):
+    """The past cannot be asked this, because fields were changed since; `details` says how."""
+
+    code, message = "HISTORY_CHANGED", "fields were changed since, so the past cannot be compared by them"
 
 
 class InvalidSchedule(RequestError):
@@ -365,6 +372,12 @@ class RecordLocked(RequestError):
 
 class CallbackFailed(RequestError):
     """A function that the application gave to a catalogue entry raised; the request is refused."""
+
+
+class UnfilledField(RequestError):
+    """A field that the server fills was empty when its record was to be stored; the log says which."""
+
+    message = "the server failed to handle the request"
 
 
 class UnusableScope(RequestError):

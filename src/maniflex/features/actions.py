@@ -23,7 +23,7 @@ from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.redacted_answers import has_records_to_redact, redact_answer
 from maniflex.pipeline.registration import Middleware, takes
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.query.parse import pairs
@@ -51,11 +51,23 @@ class Action:
     security: Sequence[Mapping[str, Sequence[str]]] | None = None
     schedulable: bool = False  # schedules that are made over REST may call it
     errors: Sequence[int] = ()  # statuses that the handler refuses with
+    status: int | None = None  # of what the handler returns; None: 200, and 204 for nothing
+    responses: Mapping[int, Any] = field(default_factory=dict)  # other answers: type of the data, or None
+    request_body: Mapping[str, Any] | None = None  # of OpenAPI, for a body that the handler reads itself
+
+    @property
+    def successes(self) -> frozenset[int]:
+        """The statuses of its successes; empty where it declares none."""
+        if self.status is None and not self.responses:
+            return frozenset()
+        usual = (200, 204) if self.response is None and 200 not in self.responses else (200,)
+        own = usual if self.status is None else (self.status,)
+        return frozenset({*own, *(status for status in self.responses if status < 400)})
 
     def problems(self) -> list[str]:
         """The problems of the route, its handler and its middleware."""
         where = f"action {self.method} {self.path}"
-        return [*self._route_problems(where), *self._code_problems(where)]
+        return [*self._route_problems(where), *self._code_problems(where), *self._answer_problems(where)]
 
     def is_mountable(self) -> bool:
         """Whether a route can be made of it, to see whether another has its path."""
@@ -72,6 +84,26 @@ class Action:
         if len(set(parameters)) != len(parameters):
             problems.append(f"{where}: a path parameter is named twice")
         return problems
+
+    def _answer_problems(self, where: str) -> Iterator[str]:
+        status: Any = self.status
+        if status is not None and not (type(status) is int and 200 <= status <= 299):
+            yield f"{where}: status={status!r} is no status of a success, 200 to 299"
+        if status == 204 and self.response is not None:
+            yield f"{where}: status=204 has no body, so response= means nothing"
+        for code, kind in self.responses.items():
+            if type(code) is not int or not 200 <= code <= 599:
+                yield f"{where}: responses: {code!r} is no status, 200 to 599"
+            elif code == status:
+                yield f"{where}: responses: {code} is status= already; its type is response="
+            elif kind is not None and (code >= 400 or code == 204):
+                what = "has no body" if code == 204 else "is answered with an error envelope"
+                yield f"{where}: responses: {code} {what}; write {code}: None"
+        if self.request_body is not None:
+            if self.request is not None:
+                yield f"{where}: request_body= is for a body that the handler reads itself, without request="
+            if "content" not in self.request_body:
+                yield f'{where}: request_body= is a request body of OpenAPI: {{"content": {{"text/csv": …}}}}'
 
     def _code_problems(self, where: str) -> Iterator[str]:
         if not takes(self.handler, 1):
@@ -90,6 +122,7 @@ class Action:
         """The types of which pydantic can make nothing, so that every request would fail."""
         kinds = {f"query_params[{name!r}]": kind for name, kind in self.query_params.items()}
         kinds |= {"request": self.request, "response": self.response}
+        kinds |= {f"responses[{status!r}]": kind for status, kind in self.responses.items()}
         return [
             f"action {self.method} {self.path} ({self.name}): {name}={_type_name(kind)}: {problem}"
             for name, kind in kinds.items()
@@ -138,7 +171,7 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         inner=inner,
         outer=outer,
         answering=answering,
-        respond=_answer_action,
+        respond=_DeclaredAnswer(action) if action.successes else _answer_action,
         owner=f"action {action.name}",
         about=_about(action),
     )
@@ -159,7 +192,11 @@ def _about(action: Action) -> RouteDocs:
         response=action.response,
         query=action.query_params,
         security=action.security,
-        errors=action.errors,
+        errors=[*action.errors, *(status for status in action.responses if status >= 400)],
+        status=action.status or 200,
+        is_status_declared=action.status is not None or 200 in action.responses,
+        more_answers={status: kind for status, kind in action.responses.items() if status < 400},
+        request_body=action.request_body,
     )
 
 
@@ -167,6 +204,34 @@ def _answer_action(ctx: Context) -> Awaitable[None] | None:
     if ctx.response is None:
         ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
     return redact_answer(ctx, ctx.response) if has_records_to_redact(ctx, ctx.response) else None
+
+
+class _DeclaredAnswer:
+    """The answer of an action that says which statuses it has; another success is told in the log, once."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self._successes = action.successes
+        self._told: set[int] = set()
+
+    def __call__(self, ctx: Context) -> Awaitable[None] | None:
+        status = self._action.status
+        if ctx.response is None and status is not None:
+            has_body = status != 204 and not (ctx._result is None and self._action.response is None)
+            ctx.response = Response(status, ctx._result) if has_body else Response(status, body=b"")
+        outcome = _answer_action(ctx)
+        answered_status = status_of(ctx.response)
+        if (
+            answered_status < 400
+            and answered_status not in self._successes
+            and answered_status not in self._told
+        ):
+            self._told.add(answered_status)
+            ctx.logger.warning(
+                "action %s %s answered %s, which its status= and responses= do not declare",
+                *(self._action.method, self._action.path, answered_status),
+            )
+        return outcome
 
 
 def _of_action(middleware: Middleware) -> Middleware:

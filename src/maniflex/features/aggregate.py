@@ -110,7 +110,7 @@ class _Aggregate:
     async def respond(self, ctx: Context) -> None:
         if ctx.response is None:
             if ctx._result is None:
-                raise no_answer_error()
+                raise no_answer_error(ctx)
             aggregation = ctx.aggregation
             meta = None if aggregation is None else {"limit": aggregation.limit, "has_more": ctx.more}
             response = Response(200, ctx._result, meta=meta)

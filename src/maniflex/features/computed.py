@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.model.registry import unknown_model
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.registration import takes
 
@@ -22,15 +23,15 @@ def computed_problems(models: Sequence[ModelMeta] | None, computed: ComputedFiel
                     " neither of which it takes"
                 )
     if models is not None:
-        yield from _name_problems({meta.cls: meta for meta in models}, computed)
+        yield from _name_problems({meta.name: meta for meta in models}, computed)
 
 
-def _name_problems(models: Mapping[type[Model], ModelMeta], computed: ComputedFields) -> Iterator[str]:
+def _name_problems(models: Mapping[str, ModelMeta], computed: ComputedFields) -> Iterator[str]:
     for cls, fields in computed.items():
-        meta = models.get(cls)
-        if meta is None:
-            yield f"computed {cls.__name__}.{fields[0].name}: the model is not registered"
+        if problem := unknown_model(cls, models):
+            yield f"computed {cls.__name__}.{fields[0].name}: {problem}"
             continue
+        meta = models[cls.__name__]
         names = {*meta.by_api, *meta.relations}
         for field in fields:
             if field.name in names:

@@ -72,7 +72,7 @@ def search_endpoints(
         m.name: routes.runtime.policies[m.name] for m in searchable if m.name in routes.runtime.policies
     }
     for model in searchable:
-        if model.name in policies and policies[model.name].hides_rows:
+        if model.name in policies and policies[model.name].hides_reached_rows:
             guards[model] = _refuse_behind(guards.get(model))
 
     async def find(ctx: Context) -> None:
@@ -208,7 +208,7 @@ async def _drop_denied(
     denied: set[tuple[str, str]] = set()
     for name, of_model in policies.items():
         ids = [hit.id for hit in hits if hit.model == name]
-        judges = of_model.of(Operation.LIST, item=False)
+        judges = of_model.of_included
         if not ids or judges is None:
             continue
         store = ctx.runtime.store(name)

@@ -111,7 +111,9 @@ class HttpApp:
                 await app(scope, receive, send)
                 return
         error = (
-            NotFound("no such path") if route is None else MethodNotAllowed(headers={"allow": route.allow})
+            self._runtime.no_such_path(path)
+            if route is None
+            else MethodNotAllowed(headers={"allow": route.allow})
         )
         await self._refuse(error, self._identify(scope)[0], scope, receive, send)
 

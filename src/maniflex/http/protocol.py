@@ -22,6 +22,7 @@ from maniflex.pipeline.upload_progress import PATIENCE, PROGRESS, Patience
 UPLOAD_TIMEOUT = (
     90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
 )
+LINGER = 0.5  # seconds that an idle connection stays open when the process stops
 # What the kernel takes without having sent it. It would take megabytes, and tell for minutes nothing of a
 # client that reads them slowly.
 UNSENT = 128 * 1024
@@ -100,6 +101,16 @@ class PatientProtocol(HttpToolsProtocol):
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The process stops: answer what the client sends next, and close when it sends nothing for a while.
+
+        Closed at once, a connection that is kept alive would lose the request that is on its way.
+        """
+        if self._answers_pending():
+            super().shutdown()
+        else:
+            self.loop.call_later(LINGER, super().shutdown)
 
     def data_received(self, data: bytes) -> None:
         if self._farewell is not None:

@@ -32,6 +32,7 @@ MEANINGS = {
     429: "The caller asks too often.",
     500: "The server failed.",
     501: "The server is not set up for this.",
+    507: "There is no room for the file.",
     503: "The service is not available right now.",
     504: "The request took too long.",
 }
@@ -39,6 +40,7 @@ MEANINGS = {
 # Codes that only some operations can give; every other code comes with its status.
 BODY_CODES = frozenset({"BODY_READ_ERROR", "EMPTY_BODY", "INVALID_JSON"})
 QUERY_CODES = frozenset({"INVALID_QUERY"})
+PAST_CODES = frozenset({"HISTORY_CHANGED"})  # of reads that take `as_of`
 LOCK_CODES = frozenset({"RECORD_LOCKED"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
@@ -57,6 +59,7 @@ FILE_CODES = frozenset(
         "PRESIGN_UNSUPPORTED",
         "RANGE_NOT_SATISFIABLE",
         "STORAGE_ERROR",
+        "STORAGE_FULL",
         "TOO_MANY_FILES",
     }
 )
@@ -69,10 +72,13 @@ NAMED_FILE_CODES = frozenset(  # of bodies that name or bring files
         "MULTIPART_ERROR",
         "NO_STORAGE",
         "STORAGE_ERROR",
+        "STORAGE_FULL",
         "TOO_MANY_FILES",
     }
 )
-CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
+CODES_OF_SOME = (
+    BODY_CODES | QUERY_CODES | PAST_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
+)
 
 _CODES = re.compile(r" Codes: (.*)\.$")
 # What refusals of a status tell besides; each is there when there is something to tell.

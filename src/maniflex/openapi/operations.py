@@ -61,6 +61,18 @@ _VERBS = PartialTable(
 )
 
 
+def _error_codes(model: ModelMeta, kind: Operation, *, has_body: bool, names_files: bool) -> frozenset[str]:
+    """The codes of refusals that a usual route of a model answers with."""
+    codes: frozenset[str] = errors.QUERY_CODES if kind in (Operation.LIST, Operation.READ) else frozenset()
+    if codes and is_versioned(model.options):
+        codes |= errors.PAST_CODES
+    if has_body:
+        codes |= errors.BODY_CODES
+    if model.locks:
+        codes |= errors.LOCK_CODES
+    return codes | errors.NAMED_FILE_CODES if names_files else codes
+
+
 class OperationWriter:
     """Describes endpoints, one after another; every operationId is given once."""
 
@@ -134,14 +146,10 @@ class OperationWriter:
             refusals -= {404}
         if operation is Operation.OPTIONS:
             refusals = set()
-        codes = errors.QUERY_CODES if kind in (Operation.LIST, Operation.READ) else frozenset()
-        if "requestBody" in entry:
-            codes |= errors.BODY_CODES
-        if model.locks:
-            codes |= errors.LOCK_CODES
-        if "requestBody" in entry and file_fields(model):
-            refusals |= {403, 408, 501}
-            codes |= errors.NAMED_FILE_CODES
+        names_files = "requestBody" in entry and bool(file_fields(model))
+        if names_files:
+            refusals |= {403, 408, 501, 507}
+        codes = _error_codes(model, kind, has_body="requestBody" in entry, names_files=names_files)
         responses = self._refusals(endpoint, refusals, codes | frozenset(about.codes))
         return {**entry, **about.extensions, "responses": self._answers(operation, model) | responses}
 
@@ -198,7 +206,9 @@ class OperationWriter:
         if parameters:
             entry["parameters"] = parameters
         takes_body = about.request is not None or about.request_schema is not None
-        if takes_body:
+        if about.request_body is not None:
+            entry["requestBody"] = dict(about.request_body)
+        elif takes_body:
             own = about.request_schema
             body_schema = dict(self._schemas.of(about.request, incoming=True) if own is None else own)
             entry["requestBody"] = _body(
@@ -229,8 +239,9 @@ class OperationWriter:
                 for s, schema in sorted(about.answers.items())
             }
         text = texts.answer(about, about.status)
+        more = {str(s): self._more_answer(about, s, kind) for s, kind in sorted(about.more_answers.items())}
         if about.status == 204:
-            return {"204": _answer(text, None)}
+            return {"204": _answer(text, None), **more}
         if about.media:
             return {
                 str(status): _file_answer(texts.answer(about, status), () if status == 304 else about.media)
@@ -240,10 +251,19 @@ class OperationWriter:
         if about.data_schema is None and about.response is not None:
             data = self._schemas.of(about.response, incoming=False)
         envelope = {"type": "object", "required": ["data"], "properties": {"data": data}}
+        is_untyped = about.response is None and about.data_schema is None
         answers: Schema = {str(about.status): _answer(text, envelope)}
-        if endpoint.operation is Operation.ACTION and about.response is None and about.data_schema is None:
+        if endpoint.operation is Operation.ACTION and is_untyped and not about.is_status_declared:
             answers["204"] = _answer(texts.answer(about, 204), None)
-        return answers
+        return {**answers, **more}
+
+    def _more_answer(self, about: RouteDocs, status: int, kind: Any) -> Schema:
+        """A further answer of an action, with the type of its data or without a body."""
+        if kind is None:
+            return _answer(texts.answer(about, status), None)
+        data = self._schemas.of(kind, incoming=False)
+        envelope = {"type": "object", "required": ["data"], "properties": {"data": data}}
+        return _answer(texts.answer(about, status), envelope)
 
     def _own_errors(self, endpoint: Endpoint, about: RouteDocs, takes_body: bool) -> set[int]:
         if about.answers is not None or endpoint.operation is Operation.OPTIONS:

@@ -91,7 +91,7 @@ class Schemas:
                 for f in fields
             },
         }
-        required_names = [f.api for f in fields if f.required]
+        required_names = [f.api for f in fields if model.asks_for(f)]
         return {**schema, "required": required_names} if required_names else schema
 
     def update(self, model: ModelMeta) -> Schema:
@@ -105,6 +105,8 @@ class Schemas:
         """One field; `incoming` is what a client may send, otherwise what it gets."""
         is_json = field.kind is Kind.JSON
         schema = self.of(field.type, incoming=incoming) if is_json else _scalar(field, incoming)
+        if field.is_text_like:
+            schema = {**self.of(field.type, incoming=incoming), **schema}
         if field.nullable:
             schema = nullable(schema)
         if field.writeonly:

@@ -16,8 +16,15 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.outages import is_outage
 from maniflex.pipeline.reach import Refused
-from maniflex.pipeline.response import Response, error_response, panic_response, status_of
-from maniflex.pipeline.watch import ClientGone, RequestWatch
+from maniflex.pipeline.redacted_answers import has_records_to_redact, redact_answer
+from maniflex.pipeline.response import (
+    Response,
+    error_response,
+    no_response_error,
+    panic_response,
+    status_of,
+)
+from maniflex.pipeline.watch import ClientGone, RequestWatch, WatchedRequest
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -58,19 +65,55 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                 client_left = client_left or isinstance(error, ClientGone)
                 ctx.response = failure(ctx, failed)
                 _forget_frames(error, failed)
+                if has_records_to_redact(ctx, ctx.response):
+                    await _redact_refusal(ctx, ctx.response)
             # A refusal is sent even when the time is up; its middleware still has to see it.
             ctx.settled = client_left or ctx.response is not None
     finally:
         if watch is not None:
             watch.requests.pop(ctx, None)
             if ctx.watched is not None:
-                watch.note_end(ctx, ctx.watched)
+                client_left = _settle_watched(ctx, watch, ctx.watched, client_left)
         if ctx.place is not None:
             ctx.place.leave()
         asking.reset(before)
     if client_left:
         raise ClientGone()
-    return ctx.response if ctx.response is not None else Response(204)
+    return ctx.response if ctx.response is not None else failure(ctx, no_response_error(ctx))
+
+
+def _settle_watched(ctx: Context, watch: RequestWatch, watched: WatchedRequest, client_left: bool) -> bool:
+    """Note the end of a request that took long; whether its client is gone."""
+    if watched.client_left and not client_left:
+        client_left = True
+        _report_fate(ctx)
+    watch.note_end(ctx, watched)
+    return client_left
+
+
+def _report_fate(ctx: Context) -> None:
+    """Log what became of a write whose client did not wait for the answer."""
+    status = 204 if ctx.response is None else status_of(ctx.response)
+    fate = "it was done" if status < 400 else "it was refused"
+    method, reason = ctx.scope["method"], ClientGone()
+    ctx.logger.info(
+        "%s %s: %s before its %s was answered; %s (%s)",
+        reason.status,
+        reason.code,
+        reason.message,
+        method,
+        fate,
+        status,
+    )
+
+
+async def _redact_refusal(ctx: Context, refusal: Response) -> None:
+    """Write the details of a refusal as the caller may see them; none, where that cannot be told."""
+    try:
+        await redact_answer(ctx, refusal)
+    except Exception as error:
+        refusal.error = {name: part for name, part in (refusal.error or {}).items() if name != "details"}
+        ctx.logger.error("the details of a refusal are left out: %s", error, exc_info=error)
 
 
 def _forget_frames(*errors: BaseException) -> None:

@@ -6,6 +6,7 @@ client may not set is not taken from it. That goes for registered and unregister
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from maniflex.model.messages import part_detail
 from maniflex.pipeline.client_schema import RECORD, Rewriter
 
 _MOST_BINDERS = 256
+_OF_CLASS = "__maniflex_binder__"
 _binders: dict[Any, Binder] = {}
 
 
@@ -28,7 +30,18 @@ def bind(body: bytes, declared_type: Any) -> Any:
 
 
 def binder(declared_type: Any) -> Binder:
-    """The binder of a type, made at its first use."""
+    """The binder of a type, made at its first use.
+
+    That of a class is kept by the class, so that both are let go together.
+    """
+    if isinstance(declared_type, type):
+        own: Binder | None = vars(declared_type).get(_OF_CLASS)
+        if own is not None:
+            return own
+        own = Binder(declared_type)
+        with suppress(TypeError):  # a class of Python's own
+            setattr(declared_type, _OF_CLASS, own)
+            return own
     key: Any = declared_type
     try:
         hash(declared_type)

@@ -20,8 +20,9 @@ from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, opens_lists
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policy_table import PolicyTable, hidden_models
 from maniflex.pipeline.reach import Guard, Reach, forget_identity, let_pass
 from maniflex.pipeline.reached_middleware import is_exemption, middleware_to_pass
 from maniflex.pipeline.redactions import Redactions
@@ -42,6 +43,7 @@ from maniflex.query.reachable import reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
+REPLACES = "in place of "
 Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware or a default step
 Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
@@ -71,14 +73,15 @@ class Composer:
         logger: Any,
         models: Models | None = None,
         redactions: Redactions | None = None,
-        hidden: frozenset[str] = frozenset(),
+        policies: PolicyTable | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._is_traced = tracing is not None or trace.on("steps") or trace.on("timings") or trace.bodies
         self._redactions = redactions
         self._models: Models = models or {}
-        self._hidden = hidden  # the models with rows that only a policy hides
+        self._policies: PolicyTable = {} if policies is None else policies
+        self._hidden = hidden_models(self._policies)
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -115,7 +118,8 @@ class Composer:
             if name == names[-1]:
                 links += [(label, fn, None) for label, fn in inner]
             if links_at[At.REPLACE]:
-                links.append(links_at[At.REPLACE][-1])
+                label, fn, _ = links_at[At.REPLACE][-1]
+                links.append((REPLACES + label if name == "db" else label, fn, None))
                 if name == "validate" and "rules" in defaults:
                     links.append(("rules", None, defaults["rules"]))
             elif name in defaults:
@@ -180,7 +184,21 @@ class Composer:
         """The step for reached models, where any of them has middleware of its own or hidden rows."""
         guards = self.guards_of_reachable(model, operation, item=item)
         hidden = self.hidden_from(model, operation)
-        return [("reach", None, Reach(model, operation, guards, hidden))] if guards or hidden else []
+        if not guards and not hidden:
+            return []
+        hides_own = self.hides_rows(model)
+        return [("reach", None, Reach(model, operation, guards, hidden, hides_own=hides_own))]
+
+    def hides_rows(self, model: ModelMeta) -> bool:
+        """Whether a policy drops rows of the model's own list, so that no page of it has a total."""
+        policies = self._policies.get(model.name)
+        return policies is not None and policies.hides_rows
+
+    def hides_versions(self, model: ModelMeta, *, item: bool) -> bool:
+        """Whether a policy drops versions of its records, from the history of one (`item`) or of many."""
+        of_model = self._policies.get(model.name)
+        policies = None if of_model is None else of_model.of(Operation.READ_HISTORY, item=item)
+        return policies is not None and (item or policies.hides_rows)
 
     def hidden_from(self, model: ModelMeta | None, operation: Operation) -> frozenset[str]:
         """The models with hidden rows that the query of such a request may ask about."""
@@ -198,7 +216,12 @@ class Composer:
         self, model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> Iterator[Middleware]:
         """What was registered to guard the models that such a request can reach."""
-        models = self._reachable(model, operation)
+        yield from self.entries_before(self._reachable(model, operation), model, operation, item=item)
+
+    def entries_before(
+        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[Middleware]:
+        """What was registered to guard these models, as far as such a request has not passed it."""
         for _, own, _ in self._not_passed(models, model, operation, item=item):
             yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
 
@@ -210,29 +233,51 @@ class Composer:
         return [model, *reachable_models(model, self._models)]
 
     def guards(
-        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+        self,
+        models: Iterable[ModelMeta],
+        model: ModelMeta | None,
+        operation: Operation,
+        *,
+        item: bool,
+        asked: Operation = Operation.LIST,
     ) -> dict[ModelMeta, Guard]:
-        """For each of these models, its auth middleware for lists that such a request has not passed."""
+        """For each of these models, its auth middleware that such a request has not passed.
+
+        It is that for rows which a request reaches, unless it reaches single records by another operation
+        (`asked`).
+        """
         guards: dict[ModelMeta, Guard] = {}
-        for meta, own, forgets in self._not_passed(models, model, operation, item=item):
+        for meta, own, forgets in self._not_passed(models, model, operation, item=item, asked=asked):
             links: list[Link] = [("forget identity", None, forget_identity)] if forgets else []
             links += [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
             guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
     def _not_passed(
-        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+        self,
+        models: Iterable[ModelMeta],
+        model: ModelMeta | None,
+        operation: Operation,
+        *,
+        item: bool,
+        asked: Operation = Operation.LIST,
     ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]], bool]]:
-        """The models with auth middleware for lists that such a request has not passed, and that middleware.
+        """The models with auth middleware that such a request has not passed, and that middleware.
 
-        A middleware for all models runs once in a request; one for some models, once for each of them. A
-        model that does not take the credentials of the route has to find out anew who is asking.
+        A middleware for all models runs once in a request; one for some models, once for each of them, and
+        code of the application that may look at the record once for each record. A model that does not take
+        the credentials of the route has to find out anew who is asking.
         """
         step: Step | SpecStep = self._pipeline.auth
         route_middleware = in_order(step, model, operation, item=item)
+        of_records = asked is not Operation.LIST
         for meta in models:
-            route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
-            of_model = in_order(step, meta, Operation.LIST, item=False)
+            route_functions = [
+                fn
+                for r, fn in route_middleware
+                if r.models is None or (meta is model and (isinstance(fn, Entry) or not of_records))
+            ]
+            of_model = in_order(step, meta, asked, item=True) if of_records else guards_of_rows(step, meta)
             own, forgets = middleware_to_pass(
                 step, meta, of_model, route_functions, route_middleware, operation
             )
@@ -287,7 +332,8 @@ class Composer:
             if run:
                 handler, run = InARow([*run, *(steps_of(handler) if handler else ())]), []
             assert middleware is not None
-            handler = _wrap(self._trace_middleware(label, self._as_async(middleware)), handler or _nothing)
+            traced_step = self._trace_middleware(label.removeprefix(REPLACES), self._as_async(middleware))
+            handler = _wrap(traced_step, handler or _nothing, "" if isinstance(middleware, Entry) else label)
         return InARow([*run, *(steps_of(handler) if handler else ())])
 
     def _as_async(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
@@ -326,7 +372,7 @@ class Composer:
             ctx.step_times = StepTimes()
         if self._trace.on("steps"):
             ctx.logger.debug("→ %s", label)
-        if self._trace.bodies and ctx.body is not None:
+        if self._trace.bodies and ctx._body is not None:
             ctx.logger.debug("  body of %s: %s", label, _names(ctx.body))
         try:
             if self._tracing is None:
@@ -370,6 +416,36 @@ def in_order(
     return [*before, *replacements[-1:], *after]
 
 
+def guards_of_rows(step: Step | SpecStep, model: ModelMeta) -> list[tuple[Registration, Middleware]]:
+    """The middleware that stands before rows of a model which a request to another one leads to.
+
+    It is what stands before its lists, and what guards its single records alone: a model may be served
+    without a list, and then nothing else guards it. Exemptions from one of the two do not open the other.
+    """
+    of_lists = in_order(step, model, Operation.LIST, item=False)
+    of_reads = in_order(step, model, Operation.READ, item=True)
+    lists, reads = [r for r, _ in of_lists], [r for r, _ in of_reads]
+    further = [pair for pair in of_reads if pair[0] not in lists and not opens_lists(pair[0])]
+    if not further:
+        return of_lists
+    if _has_authenticator(of_lists):
+        further = [pair for pair in further if not is_exemption(pair[1])]
+    if _has_authenticator(further):
+        of_lists = [pair for pair in of_lists if pair[0] in reads or not is_exemption(pair[1])]
+    places = {id(r): place for place, r in enumerate(step.registrations)}
+    return sorted(
+        [*of_lists, *further],
+        key=lambda pair: (_POSITIONS[pair[0].at], pair[0].rank, places[id(pair[0])]),
+    )
+
+
+def _has_authenticator(pairs: Iterable[tuple[Registration, Middleware]]) -> bool:
+    return any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in pairs)
+
+
+_POSITIONS = {At.BEFORE: 0, At.REPLACE: 1, At.AFTER: 2}
+
+
 def _is_for_reads(r: Registration, operation: Operation) -> bool:
     """Whether a step of the application's own stands in for reading records, so that it knows no history."""
     is_replacement = r.at is At.REPLACE and r.step != "auth" and operation is Operation.READ_HISTORY
@@ -402,11 +478,31 @@ async def _nothing(ctx: Context) -> None:
     """The end of a chain whose last middleware calls `next()`."""
 
 
-def _wrap(middleware: Callable[..., Awaitable[None]], handler: Handler) -> Handler:
+def _wrap(middleware: Callable[..., Awaitable[None]], handler: Handler, label: str) -> Handler:
+    """The middleware before a handler; with a label, the request notes that it came this far."""
+
+    name = label.removeprefix(REPLACES)
+
     def run(ctx: Context) -> Awaitable[None]:
         return middleware(ctx, partial(handler, ctx))
 
-    return run
+    def run_with_note(ctx: Context) -> Awaitable[None]:
+        ctx.entered = label
+        return middleware(ctx, partial(handler, ctx))
+
+    def run_with_note_of_response(ctx: Context) -> Awaitable[None]:
+        ctx.entered_response = label
+        return middleware(ctx, partial(handler, ctx))
+
+    def run_with_note_of_replacement(ctx: Context) -> Awaitable[None]:
+        ctx.replaced_by = name
+        return middleware(ctx, partial(handler, ctx))
+
+    if not label:
+        return run
+    if label.startswith("response:"):
+        return run_with_note_of_response
+    return run_with_note_of_replacement if label.startswith(REPLACES) else run_with_note
 
 
 class InARow:

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from starlette.requests import Request
+from typing_extensions import TypeVar
 
 from maniflex import _json
 from maniflex._caller import Caller, Source
-from maniflex.db.current import current_tx, transaction
+from maniflex.db.current import current_tx, innermost_tx, transaction
 from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRefused
@@ -27,9 +28,9 @@ from maniflex.pipeline.body import Body, written_number
 from maniflex.pipeline.exchange import OBSERVED, Exchange
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Receive as Receive
-from maniflex.pipeline.later_receive import later_receive
+from maniflex.pipeline.later_receive import ClientRequest
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.read_body import check_type_of_kept, keep_body, read_body
 from maniflex.pipeline.request_log import RequestLogger, request_fields
 from maniflex.pipeline.request_query import RequestQuery
 from maniflex.pipeline.request_state import Columns, State
@@ -39,9 +40,11 @@ from maniflex.query.parse import pairs
 from maniflex.query.query import Forced, ModellessQuery, Narrowed, Query
 
 if TYPE_CHECKING:
+    from maniflex.app.server import Server
     from maniflex.pipeline.runtime import Runtime, Work
 
 T = TypeVar("T")
+R = TypeVar("R", default=Any)
 
 
 @dataclass(slots=True)
@@ -56,6 +59,24 @@ class AuthInfo:
     scopes: Sequence[str] = ()
     session_id: str = ""
     auth_method: str = ""
+    tenant_chosen: bool = False  # it is of no tenant itself and works in this one, as people of the panel may
+
+    def __post_init__(self) -> None:
+        if type(self.roles) is not tuple:
+            self.roles = list_names("roles", self.roles)
+        if type(self.scopes) is not tuple:
+            self.scopes = list_names("scopes", self.scopes)
+
+
+def list_names(kind: str, names: Any) -> list[str]:
+    """Roles or scopes as a list of one's own; `TypeError` for one text, in which any part is found."""
+    if isinstance(names, str | bytes):
+        raise TypeError(f"{kind} of an AuthInfo are a list of texts: {kind}=[{names!r}]")
+    texts = list(names)
+    wrong = [name for name in texts if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"{kind} of an AuthInfo are texts, and {wrong[0]!r} is none")
+    return texts
 
 
 @dataclass(slots=True)
@@ -74,8 +95,11 @@ class Page:
         return len(self.items)
 
 
-class Context(Exchange, DatabaseAccess, AnswerHeaders):
-    """One request: where it goes, what it brought, what came of it."""
+class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
+    """One request: where it goes, what it brought, what came of it.
+
+    `Context[Order]` tells a type checker that `record` and `result` are an `Order`.
+    """
 
     # Defaults stand on the class, so that making a context sets only what a request has.
     model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
@@ -83,8 +107,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     route: str = ""  # of an action whose path has parameters: the path as it was declared
     auth: AuthInfo | None = None
     authenticated: bool = False  # an authenticator has found out who asks, so no other looks
+    authenticator: Any = None  # the one that did, by a credential of this request
+    challenges: tuple[str, ...] = ()  # what the authenticators of the route would have taken, for a 401
     lets_anonymous_pass: bool = False  # an exemption stands before the authenticators
-    csrf_exempt: bool = False  # a route that is reached without a session, such as a login
+    csrf_exempt: bool = False  # reached without a session, such as a login, or proven by a header
     files: Mapping[str, Any] = {}
     response: Response | None = None
     trace_id: str = ""  # the 32 hexadecimal digits of the trace this request belongs to
@@ -117,6 +143,12 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The time by the server's clock, which tests can move."""
         return self.runtime.clock.now()
 
+    @property
+    def server(self) -> Server:
+        """The server that answers, for code that is declared before it: hooks, guards, middleware."""
+        server: Server = self.runtime.server
+        return server
+
     def require_auth(self) -> AuthInfo:
         """The identity of the caller; 401 without one."""
         if self.auth is None:
@@ -130,7 +162,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The request as Starlette shows it."""
         if self._request is None:
             scope = {name: value for name, value in self.scope.items() if name != OBSERVED}
-            self._request = Request(scope, later_receive(self))
+            self._request = ClientRequest(scope, self)
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
@@ -159,10 +191,19 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """A parameter of the query string, empty when it is not there."""
         return next((value for key, value in pairs(self.scope["query_string"]) if key == name), "")
 
+    async def read_body(self) -> bytes:
+        """The bytes of the body, at every step, up to `max_body_size`; empty where there is none.
+
+        They are read once and kept, so that the steps behind find them, too.
+        """
+        return await keep_body(self) if self.raw_body is None else self.raw_body
+
     async def bind_json(self, type: Any = None) -> Any:
         """The JSON body, validated against `type` when one is given."""
         if self.raw_body is None:
             self.raw_body = await read_body(self)
+        elif self.is_type_unchecked:
+            check_type_of_kept(self)
         if not self.raw_body:
             raise EmptyBody()
         type_binder = None if type is None else binder(type)
@@ -195,15 +236,15 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
 
     @property
     def body(self) -> Any:
-        """The body as it was sent (a mapping), or an action's request object."""
-        return self._body
+        """The body as it was sent (a mapping, empty without one), or an action's request object."""
+        return Body({}) if self._body is None else self._body
 
     @property
-    def record(self) -> Any:
+    def record(self) -> R:
         """The body as a validated record; on update it has only the fields that were sent."""
         if self._record is None and self.changes is not None:
             self._record = self.model.cls._from_db(dict(self.changes))
-        return self._record
+        return self._record  # type: ignore[no-any-return]  # of the model that the middleware is for
 
     def field(self, name: str, default: Any = None) -> Any:
         """One field of the body, typed once the validate step has passed."""
@@ -298,7 +339,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         self._export_columns = Columns(names)
 
     @property
-    def result(self) -> Any:
+    def result(self) -> R:
         """What the database step found or stored: a record, or a `Page` of them."""
         if self._result is None and self.model is not None:
             store = self.runtime.stores[self.model.cls]
@@ -308,10 +349,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
                 query, fields = self.listing.query, self.listing.fields
                 records = [self._with_related(store.record(r, fields), i) for i, r in enumerate(self.rows)]
                 self._result = Page(records, self.total, query.page, query.limit or 0)
-        return self._result
+        return self._result  # type: ignore[return-value]  # what the database step or code has put there
 
     @result.setter
-    def result(self, value: Any) -> None:
+    def result(self, value: R) -> None:
         self._result = value
 
     def _with_related(self, record: Model, place: int) -> Model:
@@ -398,11 +439,22 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         return Unscoped(self)
 
     @asynccontextmanager
-    async def transaction(self, isolation: Isolation | str | None = None) -> AsyncIterator[Tx]:
-        """Open a transaction (or join the open one); an error or an answer of 400 or more rolls it back."""
-        joins = self.tx is not None
+    async def transaction(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AsyncIterator[Tx]:
+        """Open a transaction (or join the open one); an error or an answer of 400 or more rolls it back.
+
+        It is on the database of the model `on`; without one on that of the route's model, or the default.
+        One that is `read_only` looks at one moment on SQLite and refuses writes on both.
+        """
+        adapter = self.adapter_on(on)
+        joins = current_tx(adapter) is not None
         try:
-            async with transaction(self.adapter, isolation=isolation) as tx:
+            async with transaction(adapter, isolation=isolation, read_only=read_only) as tx:
                 yield tx
                 if not joins and self.response is not None and status_of(self.response) >= 400:
                     raise _LeaveTransaction
@@ -411,7 +463,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
 
     def after_commit(self, call: AfterCommit) -> None:
         """Run `call` once what this request wrote is committed; never when it is rolled back."""
-        tx = self.tx
+        tx = self.tx or innermost_tx()
         if tx is not None:
             tx.after_commit(call)
         elif self._after is None:

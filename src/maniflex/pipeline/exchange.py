@@ -28,6 +28,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
 OPERATES = "maniflex.operates"  # in the scope of a request of the panel: its person looks after durable work
+LOOKS = "looks"  # the value of `OPERATES` for a person who sees durable work there and operates nothing
 OBSERVED = "maniflex.observed"  # in the scope of a request: where its route is noted for observers
 
 
@@ -43,7 +44,12 @@ class Exchange:
     body_asked: bool = False  # the client was told to send its body, if it waited for that
     max_body_size: int | None = None  # of this request alone; None: as the settings say
     body_complete: bool = False  # nothing of the body is still to come
+    # Middleware of the application that was reached last, for the message when nothing answers.
+    entered: str = ""
+    entered_response: str = ""
+    replaced_by: str = ""  # that stands in the place of the db step
     raw_body: bytes | None = None
+    is_type_unchecked: bool = False  # code has read the body before its type was looked at
     is_uploading: bool = False  # files arrive or are stored, for which no time is set but that they move
     form: Any = None  # of a request that brought a form: its files, and what was stored of them
     asked_file: Any = None  # of a request for a single file: what was found of it before the auth step
@@ -86,11 +92,13 @@ class Exchange:
     related: Sequence[Related] = ()
     page_ends: tuple[Row, Row] | None = None  # of a page with policies: the rows a walk goes on from
     budget: Budget | None = None  # of the rows that were read
+    tells_id_alone: bool = False  # of a write: its caller may not read the record that it made
     deleted: bool = False  # a delete leaves nothing else behind
+    shown_models: tuple[str, ...] = ()  # with fields to redact, whose records the answer of an action shows
     early_response: Any = None  # the answer that the response step gave before the transaction ended
     keeps_answer_secret: bool = False  # the answer shows a secret once, so no store may keep it
     exports: bool = False  # the rows are read when they are sent
-    exported_rows: int | None = None  # of an export that somebody counts: the rows that were sent so far
+    exported_rows: int | None = None  # of an export that somebody counts: the rows that were read so far
     _result: Any = None
     _after: list[AfterCommit] | None = None
 

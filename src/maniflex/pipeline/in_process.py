@@ -133,8 +133,8 @@ class InProcess:
         route, params = self._find(path, method)
         endpoint: Endpoint | None = None if route is None else route.methods.get(method)
         if endpoint is None or text_trouble(path):
-            refusal = NotFound("no such path") if route is None or endpoint else MethodNotAllowed()
-            return error_response(refusal)
+            is_missing = route is None or endpoint is not None
+            return error_response(self._runtime.no_such_path(path) if is_missing else MethodNotAllowed())
         try:
             if json is not None:
                 body, headers = self._runtime.encode(json), {"content-type": JSON, **(headers or {})}

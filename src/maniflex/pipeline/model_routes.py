@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
@@ -21,7 +22,7 @@ from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.policed_writes import PolicedWrites
 from maniflex.pipeline.steps.redacted_response import RedactedRespond
 from maniflex.pipeline.steps.response import Respond
-from maniflex.pipeline.steps.shown_rows import ShownRows
+from maniflex.pipeline.steps.shown_rows import ShownRows, judge_of_written
 from maniflex.pipeline.steps.validate import Validate
 from maniflex.pipeline.unknown_fields import UnknownFields
 from maniflex.query.reachable import reachable_models
@@ -95,6 +96,11 @@ class _ModelRoutes:
         self._db = Database(store, serializer, runtime, self._checks)
         policies = runtime.policies.get(model.name)
         self._policies = policies
+        rules = runtime.scopes.get(model.name, ())
+        self._written = {
+            operation: judge_of_written(store, rules, policies, operation)
+            for operation in (Operation.CREATE, Operation.UPDATE)
+        }
         self._files = runtime.file_routes.get(model.cls)
         self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
@@ -128,9 +134,12 @@ class _ModelRoutes:
                     **self._body_steps(Operation.CREATE),
                     **self._validate_steps(Operation.CREATE, self._validate.create),
                     "db": self._db.create if policed is None else policed.around_create(self._db.create),
+                    **self._written_steps(Operation.CREATE),
                 },
-                respond=self._respond.answer_created,
-                about=RouteDocs(takes_form=True) if self._takes_forms else None,
+                respond=self._respond_to_write(Operation.CREATE, self._respond.answer_created, 201),
+                about=self._about_write(
+                    Operation.CREATE, 201, RouteDocs(takes_form=True) if self._takes_forms else None
+                ),
             )
 
     def browsing(self) -> tuple[Endpoint, Endpoint]:
@@ -216,9 +225,12 @@ class _ModelRoutes:
                 **self._body_steps(Operation.UPDATE, deserialize),
                 **self._validate_steps(Operation.UPDATE, check),
                 "db": write if self._writes is None else self._writes.around_update(write),
+                **self._written_steps(Operation.UPDATE),
             },
-            respond=self._respond.answer_record,
-            about=about or _update_docs(self._checks, takes_form=self._takes_forms),
+            respond=self._respond_to_write(Operation.UPDATE, self._respond.answer_record, 200),
+            about=self._about_write(
+                Operation.UPDATE, 200, about or _update_docs(self._checks, takes_form=self._takes_forms)
+            ),
             also=also,
         )
 
@@ -244,9 +256,12 @@ class _ModelRoutes:
     def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
         read_json = self._deserialize.body
-        if self._files is None or deserialize is not None:
+        if self._files is None:
             return {"deserialize": deserialize or read_json}
         touchable = self._db.touchable
+        if deserialize is not None:
+            name_again = self._files.settle_files(operation, touchable, restores=True)
+            return {"deserialize": deserialize, "files": name_again}
         return {
             "deserialize": self._files.read_body(read_json, operation, touchable),
             "files": self._files.settle_files(operation, touchable),
@@ -261,6 +276,23 @@ class _ModelRoutes:
             return {}
         shown = ShownRows(store, table, own)
         return {"policies": shown.judge_one if item else shown.judge_many}
+
+    def _written_steps(self, operation: Operation) -> dict[str, Default]:
+        """The step that judges whether the caller of a write may read what was written."""
+        judge = self._written[operation]
+        return {} if judge is None else {"policies": judge.judge}
+
+    def _respond_to_write(self, operation: Operation, answer: Default, status: int) -> Default:
+        """The response step of a write, which may have to keep the record to itself."""
+        judge = self._written[operation]
+        return answer if judge is None else judge.around_answer(answer, status)
+
+    def _about_write(self, operation: Operation, status: int, about: RouteDocs | None) -> RouteDocs | None:
+        """What the description says of a write whose record may be kept from its caller."""
+        if self._written[operation] is None:
+            return about
+        text = "The record; its id alone where the caller may not read it."
+        return replace(about or RouteDocs(), answer_texts={status: text})
 
     def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default]:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
@@ -296,9 +328,12 @@ class _ModelRoutes:
             Operation.UPDATE,
             below="/{id}/restore",
             item=True,
-            defaults={"db": self._db.restore if self._writes is None else self._writes.restore()},
-            respond=self._respond.answer_record,
-            about=_restore_docs(self._model),
+            defaults={
+                "db": self._db.restore if self._writes is None else self._writes.restore(),
+                **self._written_steps(Operation.UPDATE),
+            },
+            respond=self._respond_to_write(Operation.UPDATE, self._respond.answer_record, 200),
+            about=self._about_write(Operation.UPDATE, 200, _restore_docs(self._model)),
         )
 
     def _endpoint(

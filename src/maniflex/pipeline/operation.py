@@ -59,6 +59,16 @@ def covered(operations: frozenset[Operation], operation: Operation, *, item: boo
     return any(operation in COVERS.get(rule, ()) for rule in operations)
 
 
+def with_changes_of_read_rows(operations: frozenset[Operation] | None) -> frozenset[Operation] | None:
+    """The operations, and those that change rows if the rows that may be read are told by a rule for them.
+
+    What a caller may not read it can neither change nor delete, though the rule was written for reads alone.
+    """
+    if operations is None or Operation.READ not in operations:
+        return operations
+    return operations | {Operation.UPDATE, Operation.DELETE}
+
+
 def opened(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:
     """Whether leave for `operations` is leave for `operation`, on one record (`item`) or on many.
 

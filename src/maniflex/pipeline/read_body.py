@@ -17,13 +17,41 @@ JSON_TYPE = b"application/json"
 
 
 async def read_body(ctx: Context, by_name: Mapping[bytes, bytes] | None = None) -> bytes:
-    """The whole body; a larger one than the limit is refused before it is kept.
+    """The whole body, which is JSON; a larger one than the limit is refused before it is kept.
 
     `by_name` are the headers of the request, for callers that have them so: none of them is there twice.
     """
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    size = _check_headers(ctx, by_name, limit)
+    return await _read(ctx, owner, _check_headers(ctx, by_name, limit), limit)
+
+
+async def keep_body(ctx: Context) -> bytes:
+    """The bytes of the body for code, at any step and of any type; the steps that follow find them, too."""
+    owner = ctx if ctx.parent is None else ctx.parent
+    if owner.raw_body is None:
+        limit = owner.max_body_size or ctx.runtime.config.max_body_size
+        sizes = [_size(value, limit) for name, value in ctx.scope["headers"] if name == b"content-length"]
+        has_body = sizes or any(name == b"transfer-encoding" for name, _ in ctx.scope["headers"])
+        has_body = has_body or ctx.in_process
+        # Asked of a request without one, the channel would wait for its client to leave.
+        owner.raw_body = await _read(ctx, owner, sizes[0] if sizes else limit, limit) if has_body else b""
+        owner.is_type_unchecked = True
+    ctx.raw_body = owner.raw_body
+    return owner.raw_body
+
+
+def check_type_of_kept(ctx: Context) -> None:
+    """Refuse a body that code has read before anybody looked at its type, and that is no JSON."""
+    ctx.is_type_unchecked = False
+    _check_headers(ctx, None, len(ctx.raw_body or b"") or 1)
+
+
+async def _read(ctx: Context, owner: Context, size: int, limit: int) -> bytes:
+    if owner.body_asked:
+        raise RuntimeError(
+            "the body was taken from the channel of ctx.request before; await ctx.read_body() keeps it"
+        )
     owner.body_asked = True
     message = await ctx.receive()
     body: bytes = message.get("body", b"")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from maniflex.errors import MOST_DETAILS, Abort, RequestError
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.exchange import Exchange
 
 JSON = "application/json"
 RETRY_AFTER = {"retry-after": "1"}  # of a 503 that may go away by itself
@@ -124,6 +127,16 @@ def status_of(response: Any) -> int:
     return status
 
 
-def no_answer_error() -> RuntimeError:
-    """The error to log when no step and no middleware answered: a 2xx would be a lie."""
-    return RuntimeError("a middleware returned without calling next() and without setting ctx.response")
+def no_answer_error(ctx: Exchange) -> RuntimeError:
+    """The error to log when no step before the response came to anything: a 2xx would be a lie."""
+    if ctx.replaced_by:
+        who = f"{ctx.replaced_by}, which stands in the place of the db step,"
+        return RuntimeError(f"{who} set neither ctx.result nor ctx.response")
+    who = ctx.entered or "a middleware"
+    return RuntimeError(f"{who} returned without calling next() and without setting ctx.response")
+
+
+def no_response_error(ctx: Exchange) -> RuntimeError:
+    """The error to log when the response step gave no answer."""
+    who = ctx.entered_response or "a middleware of the response step"
+    return RuntimeError(f"{who} returned without calling next() and without setting ctx.response")

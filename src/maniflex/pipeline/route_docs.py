@@ -28,6 +28,9 @@ class RouteDocs:
     body_required: bool = True
     body_text: str = "What the operation is given."
     status: int = 200
+    is_status_declared: bool = False  # of an action: its status is the only one without `more_answers`
+    more_answers: Mapping[int, Any] = field(default_factory=dict)  # of an action: type of the data, or None
+    request_body: Mapping[str, Any] | None = None  # of OpenAPI; wins over `request` and `request_schema`
     query: Mapping[str, Any] = field(default_factory=dict)  # name → type of a query parameter
     grammar: Sequence[str] = ()  # parameters of the list grammar it takes: "filter", "sort", …
     parameters: Sequence[Mapping[str, Any]] = ()  # further OpenAPI parameters

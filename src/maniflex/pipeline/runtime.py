@@ -19,7 +19,7 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.db.statements import StatementDurations
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError
+from maniflex.errors import DeclarationError, NoStorage, NotFound, RequestError
 from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.file_routes import FileRoutes
@@ -63,7 +63,7 @@ class Runtime:
         self.stores = stores
         self.logger = logger
         self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
-        self.policies: PolicyTable = policies or {}  # of each model that has any
+        self.policies: PolicyTable = {} if policies is None else policies  # of each model that has any
         self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
@@ -81,13 +81,23 @@ class Runtime:
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
         self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields; filled likewise
         self.redactions = Redactions(stores)  # likewise
+        self.caller_checks: list[Callable[..., Any]] = []  # what every authenticator asks; likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
         slow_after = config.slow_after.total_seconds()
         self.watch = RequestWatch(config.query_timeout.total_seconds(), slow_after, SlowLog(logger))
         self.statement_durations: dict[str, StatementDurations] = {}  # by database; filled with metrics on
+        self.server: Any = None  # the `Server` that it was sealed from, which stands far above
+        self.path_without_storage = ""  # of files, where there is no storage and nothing else has the path
         self._by_name = {store.meta.name: store for store in stores.values()}
+
+    def no_such_path(self, path: str) -> RequestError:
+        """The refusal of a path that has no route: below that of files it says what is missing."""
+        files = self.path_without_storage
+        if files and (path == files or path.startswith(f"{files}/")):
+            return NoStorage()
+        return NotFound("no such path")
 
     def find_store(self, name: str) -> Store | None:
         """The store of a model by its name; None when no such model is registered."""
@@ -102,6 +112,10 @@ class Runtime:
                 f"no model named {name!r} is registered{did_you_mean(name, self._by_name)}"
             )
         return store
+
+    def adapter_of(self, model: type[Model] | str) -> Adapter:
+        """The database that the rows of a model are in."""
+        return self.store(model).adapter
 
 
 class Tasks:

@@ -1,4 +1,4 @@
-"""End requests that take too long, and reads whose client has left.
+"""End requests that take too long, and reads whose client has left; note the writes whose client has.
 
 One timer looks after all requests of a server, so a request that is answered soon costs an entry in
 a dict. Only one that is still running when the timer looks gets a task that waits for its client
@@ -37,6 +37,7 @@ class WatchedRequest:
         self._task = task
         self.since = now
         self.began = ctx.began  # or when its upload last moved, by `perf_counter`
+        self.client_left = False  # while a write goes on
         self._ending: RequestError | None = None
         self._cancelling = 0
         self._listening: asyncio.Task[None] | None = None
@@ -57,9 +58,13 @@ class WatchedRequest:
         return reason if self._task.uncancel() <= self._cancelling else None
 
     def listen(self) -> None:
-        """Wait for the client of a read to leave. A write is let finish: it is answered, or undone whole."""
-        if self._listening is None and self._ctx.scope["method"] in _READING and not _has_body(self._ctx):
-            self._listening = asyncio.get_running_loop().create_task(self._listen())
+        """Wait for the client to leave, which ends a read. A write is let finish and only noted."""
+        if self._listening is not None:
+            return
+        if (has_body := _has_body(self._ctx)) and not self._ctx.body_complete:
+            return  # the messages of the body are for those who read it
+        is_read = self._ctx.scope["method"] in _READING and not has_body
+        self._listening = asyncio.get_running_loop().create_task(self._listen(is_read))
 
     def stop_listening(self) -> None:
         """It is answered."""
@@ -68,7 +73,7 @@ class WatchedRequest:
             self._listening = None  # the task has it too; a circle would wait for the garbage collector
         self._ctx.watched = None  # so would this
 
-    async def _listen(self) -> None:
+    async def _listen(self, is_read: bool) -> None:
         receive = self._ctx.receive
         empty: dict[str, Any] | None = {"type": "http.request", "body": b"", "more_body": False}
 
@@ -83,8 +88,10 @@ class WatchedRequest:
             message = await receive()
             if message["type"] == "http.request":
                 message = await receive()
-            if message["type"] == "http.disconnect":
+            if message["type"] == "http.disconnect" and is_read:
                 self.end(ClientGone())
+            elif message["type"] == "http.disconnect":
+                self.client_left = True
 
 
 class RequestWatch:

@@ -44,6 +44,7 @@ export function openAuth() {
     h("label", { class: "switch" }, keep, "Remember until this tab is closed"),
     h("div", { class: "bar" }, h("button", { type: "button", class: "send", onclick: () => dialog.close() }, "Done"),
       h("button", { type: "button", onclick: () => { Object.assign(auth, { schemes: {}, headers: [["", ""]] }); remember(); dialog.close(); } }, "Forget all")));
+  dialog.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.tagName === "INPUT") { event.preventDefault(); dialog.close(); } });
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();

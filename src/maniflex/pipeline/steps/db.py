@@ -18,16 +18,18 @@ from maniflex.errors import (
     DatabaseError,
     NotFound,
     PreconditionFailed,
+    UnfilledField,
     ValidationFailed,
 )
 from maniflex.model.base import Model
+from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta
-from maniflex.pipeline.checks import RowChange, RowCheck
+from maniflex.pipeline.checks import RowChange, RowCheck, refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.etags import row_part
 from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope import singleton_id, stamp
+from maniflex.pipeline.scope import drop_settled, singleton_id, stamp
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.cursor import require_same_scope
 from maniflex.query.query import Narrowed, Query, Scope
@@ -62,6 +64,8 @@ class Database:
         self._optimistic = bool(store.meta.options.optimistic_lock)
         self._lock_scopes = tuple((f.name, f.lock_scope) for f in store.meta.fields if f.lock_scope)
         self._validator = store.meta.validator
+        self._create = store.meta.create_record
+        self._filled = tuple(sorted(store.meta.filled))
 
     async def read(self, ctx: Context) -> None:
         query = ctx._query
@@ -155,13 +159,28 @@ class Database:
         record, query = ctx._record, ctx._query
         if record is None:  # middleware replaced the validate step; types still have to fit
             values = ctx._body.values_ if ctx._body is not None else {}
-            ctx._record = record = self._validator.create(values)
+            ctx._record = record = self._create(values)
+        if self._filled:
+            self._require_filled(record)
         scope = () if query is None else query.forced
         if scope:
             stamp(self.store.meta, scope, record.__dict__)
         if ctx._new_id:
             record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
         return record, scope
+
+    def _require_filled(self, record: Model) -> None:
+        """Refuse a record without what the server was to fill; a client is asked for what it can send."""
+        meta = self.store.meta
+        fields = [meta.by_name[name] for name in self._filled if record.__dict__.get(name) is None]
+        for field in fields:
+            if field.name in meta.closed:
+                raise UnfilledField(
+                    f"{meta.name}.{field.name} is filled by the server, and nothing filled it"
+                )
+        if fields:
+            problems = [detail(field.api, "required", "is required") for field in fields]
+            raise refusal(meta, problems)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
         scope = self._runtime.store(target)
@@ -181,6 +200,7 @@ class Database:
         scope = () if ctx._query is None else self.touchable(ctx)
         if scope:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
+            drop_settled(self.store.meta, ctx.forced, changes)
         if_match = ctx.header("if-match") if self._optimistic else None
         if if_match is None and not self._validator.has_model_validators:
             if changes:
@@ -206,6 +226,7 @@ class Database:
         scope = self.touchable(ctx)
         if scope:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
+            drop_settled(self.store.meta, ctx.forced, changes)
         if_match = ctx.header("if-match") if self._optimistic else None
         after: list[Callable[[], Awaitable[None]]] = []
         check_version = await self._version_check(ctx)

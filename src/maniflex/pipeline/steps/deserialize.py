@@ -11,7 +11,7 @@ from maniflex.model.meta import Kind
 from maniflex.pipeline.body import Body, UnparsedBody
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.read_body import check_type_of_kept, read_body
 
 
 class Deserialize:
@@ -39,6 +39,8 @@ class Deserialize:
         raw_body = ctx.raw_body
         if raw_body is None:
             ctx.raw_body = raw_body = await read_body(ctx)
+        elif ctx.is_type_unchecked:
+            check_type_of_kept(ctx)
         if not raw_body:
             raise EmptyBody()
         if len(raw_body) > LARGE:

@@ -61,7 +61,7 @@ class Respond:
 
     def answer_deleted(self, ctx: Context) -> None:
         if ctx.response is None and not ctx.deleted:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         self.answer_empty(ctx)
 
     def answer_empty(self, ctx: Context) -> None:
@@ -74,7 +74,7 @@ class Respond:
         result, rows, listing = ctx._result, ctx.rows, ctx.listing
         query = ctx.current_query() if listing is None else listing.query
         if result is None and rows is None:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         plain = self._plain_list and not ctx.related and query.select is None and query.cursor is None
         if result is None and rows is not None and plain:
             budget = ctx.budget
@@ -111,7 +111,7 @@ class Respond:
             return None
         shown_row = row if result is None else self._serializer.row(result)
         if shown_row is None:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         select = None if ctx._query is None else ctx._query.select
         if not self._plain or select is not None or ctx.related:
             return self._answer_whole(ctx, status, shown_row, select)

@@ -25,7 +25,7 @@ class Validate:
     def __init__(self, store: Store) -> None:
         meta = store.meta
         self._store = store
-        self._create = meta.validator.create
+        self._create = meta.create_record
         self._patch = meta.validator.patch
         self._relations = {
             name: relation
