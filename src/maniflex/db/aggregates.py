@@ -54,9 +54,11 @@ async def tree(
     reader = ConditionReader(Query(store.meta, store.models))
     parent = reader.field(parent_field, "parent_field")
     if parent.kind is not Kind.TEXT or "id" not in store.meta.by_name:
-        raise InvalidQuery(f"parent_field: {parent_field!r} does not hold the id of a {store.meta.name}")
+        problem = f"{parent_field!r} does not hold the id of a {store.meta.name}"
+        raise reader.blame(InvalidQuery(f"parent_field: {problem}"))
     if direction not in DIRECTIONS:
-        raise InvalidQuery(f"direction: {direction!r} is neither {' nor '.join(DIRECTIONS)}")
+        problem = f"{direction!r} is neither {' nor '.join(DIRECTIONS)}"
+        raise reader.blame(InvalidQuery(f"direction: {problem}"))
     if type(max_depth) is not int or not 0 <= max_depth <= MOST_DEPTH:
         raise InvalidQuery(f"max_depth: a whole number from 0 to {MOST_DEPTH}")
     run = executor(store.adapter, tx)

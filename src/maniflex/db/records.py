@@ -14,7 +14,7 @@ from maniflex.db.includes import attach, load
 from maniflex.db.port import Row, Tx
 from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError, InvalidQuery
+from maniflex.errors import DeclarationError, UnusableQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
@@ -212,7 +212,7 @@ def _includes(model: ModelMeta, models: Models, names: Iterable[str]) -> tuple[I
         relation = model.relations.get(name)
         if relation is None:
             hint = did_you_mean(name, model.relations)
-            raise InvalidQuery(f"{model.name} has no relation {name!r}{hint}")
+            raise UnusableQuery(f"{model.name}: include: {name!r} is not a relation{hint}")
         includes.append(Include(relation, _includes(models[relation.target], models, below)))
     return tuple(includes)
 

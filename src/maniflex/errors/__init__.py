@@ -22,6 +22,7 @@
         ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
         ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
         ├── UnusableScope · UnfilledField · CallbackFailed · RawSqlRefused   500
+        ├── UnusableQuery 500 (an InvalidQuery)
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
         ├── StorageError                                                     500
@@ -196,6 +197,12 @@ class HistoryChanged(InvalidQuery):
     """The past cannot be asked this, because fields were changed since; `details` says how."""
 
     code, message = "HISTORY_CHANGED", "fields were changed since, so the past cannot be compared by them"
+
+
+class UnusableQuery(InvalidQuery):
+    """Code of the application names a field, operator or function that is not there; the log says it."""
+
+    status, code, message = 500, "INTERNAL", "the server failed to handle the request"
 
 
 class InvalidSchedule(RequestError):

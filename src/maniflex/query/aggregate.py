@@ -14,9 +14,10 @@ from enum import StrEnum
 from typing import Any
 
 from maniflex._limits import Limits
+from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
-from maniflex.query.conditions import ConditionReader, Where, compare, condition_parts, is_open
+from maniflex.query.conditions import ConditionReader, Where, is_open
 from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.query import Compare, Filter, Query
 
@@ -165,18 +166,17 @@ class _AggregateReader:
         order_by: Iterable[Any] | None,
         limit: int | None,
     ) -> Aggregation:
-        keys = tuple(self._key(name) for name in group_by or ())
-        measures = tuple(self._measure(item) for item in select or ())
-        if not measures:
-            raise InvalidQuery("select: say what to compute, like {'op': 'count'}")
-        return Aggregation(
-            keys,
-            measures,
-            self._conditions.conditions(where),
-            tuple(self._having(item, measures) for item in having or ()),
-            tuple(self._order(item) for item in order_by or ()),
-            limit,
-        )
+        try:
+            keys = tuple(self._key(name) for name in group_by or ())
+            measures = tuple(self._measure(item) for item in select or ())
+            order = tuple(self._order(item) for item in order_by or ())
+            if not measures:
+                raise InvalidQuery("select: say what to compute, like {'op': 'count'}")
+        except InvalidQuery as error:  # names alone: no value of a client is in these parts
+            raise self._conditions.blame(error) from None
+        filters = self._conditions.conditions(where)
+        conditions = tuple(self._having(item, measures) for item in having or ())
+        return Aggregation(keys, measures, filters, conditions, order, limit)
 
     def _key(self, name: Any) -> Key:
         field = self._conditions.field(name, "group_by")
@@ -206,18 +206,20 @@ class _AggregateReader:
         self._places[alias] = len(self._places)
 
     def _having(self, item: Any, measures: Sequence[Measure]) -> Having:
-        alias, word, value = condition_parts(item, "having", "alias")
+        alias, word, value = self._conditions.parts(item, "having", "alias")
         place = next((i for i, m in enumerate(measures) if m.alias == alias), None)
         if place is None:
-            raise InvalidQuery(f"having: {alias!r} is not computed here")
+            hint = _hint(alias, [m.alias for m in measures])
+            raise self._conditions.blame(InvalidQuery(f"having: {alias!r} is not computed here{hint}"))
         kind = measures[place].kind
         stand_in = FieldMeta(name=alias, api=alias, column=alias, kind=kind, type=None, nullable=True)
-        return Having(place, compare(stand_in, word, value, "having", self._conditions.limits))
+        return Having(place, self._conditions.compare(stand_in, word, value, "having"))
 
     def _order(self, item: Any) -> tuple[int, bool]:
         name, direction = _order_parts(item)
         if not isinstance(name, str) or name not in self._places:
-            raise InvalidQuery(f"order_by: {name!r} is neither computed nor grouped by here")
+            hint = _hint(name, self._places)
+            raise InvalidQuery(f"order_by: {name!r} is neither computed nor grouped by here{hint}")
         if direction not in ("asc", "desc"):
             raise InvalidQuery(f"order_by: {direction!r} is neither asc nor desc")
         return self._places[name], direction == "desc"
@@ -240,7 +242,12 @@ def _function(word: Any) -> Fn:
     try:
         return Fn(word)
     except ValueError:
-        raise InvalidQuery(f"select: op is one of {', '.join(Fn)}") from None
+        hint = _hint(word, [fn.value for fn in Fn]) or f"; op is one of {', '.join(Fn)}"
+        raise InvalidQuery(f"select: there is no op {word!r}{hint}") from None
+
+
+def _hint(name: Any, known: Iterable[str]) -> str:
+    return did_you_mean(name, known) if isinstance(name, str) else ""
 
 
 def _order_parts(item: Any) -> tuple[Any, Any]:

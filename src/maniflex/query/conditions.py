@@ -2,8 +2,8 @@
 
 The only reader of conditions. `filter=` of a query string, `where` and `having` of an aggregate, the
 filters of code and of trees all come here, so a rule about them is written once. A client may use the
-fields open to it, within `limits`; code may use any field. A condition that cannot be used is
-`InvalidQuery`.
+fields open to it by their API names, within `limits`; code may use any field, by any of its names. A
+condition that cannot be used is `InvalidQuery`, and `UnusableQuery` where code named what is not there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex._limits import Limits
-from maniflex.errors import InvalidQuery
+from maniflex._names import did_you_mean
+from maniflex.errors import InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
 from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.operands import operand, require_operator, split_operand
-from maniflex.query.operators import Op, Takes
+from maniflex.query.operators import Op, Operator, Takes
 from maniflex.query.query import Compare, Query, find_field
 from maniflex.query.values import comparable
 
@@ -54,7 +55,8 @@ class ConditionReader:
         """A field of the model itself, whose values will be shown."""
         field = self._usable(self.query.model, name, self.opens, self.hiding.hides)
         if field is None or (self.limits is not None and "file" in field.extra):
-            raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
+            hint = self.hint(self.query.model, name, self.opens, self.hiding.hides)
+            raise self.blame(InvalidQuery(f"{part}: {name!r} is not a field that can be used here{hint}"))
         return field
 
     def locate(self, name: str) -> tuple[Path, ModelMeta | None, str]:
@@ -71,28 +73,75 @@ class ConditionReader:
         opens = is_filterable if path else self.opens
         field = self._usable(model, last, opens, self.hiding.closes)
         if field is None:
-            raise self._unknown(name, part)
-        operator = require_operator(word, field, part)
+            raise self._unknown(name, part, self.hint(model, last, opens, self.hiding.closes))
+        operator = self.operator(word, field, part)
         if self.limits is not None and "file" in field.extra and operator.takes is not Takes.NOTHING:
             raise InvalidQuery(f"{part}: {operator.op} does not work on {field.api!r}")
         if operator.takes is Takes.FIELD:
             # Of the same record: a path of its own would lead to another table than the one compared.
             other = self._usable(model, value, opens, self.hiding.closes)
             if other is None or (self.limits is not None and "file" in other.extra):
-                raise self._unknown(value, part)
+                raise self._unknown(value, part, self.hint(model, value, opens, self.hiding.closes))
             if other.kind is not field.kind:
-                raise InvalidQuery(f"{part}: {value!r} is not of the same kind")
+                raise self.blame(InvalidQuery(f"{part}: {value!r} is not of the same kind"))
             return Compare(field, operator.op, other, path)
         if self.text:
             value = split_operand(operator, field, value)
         return Compare(field, operator.op, operand(operator, field, value, part, self.limits), path)
 
+    def compare(self, field: FieldMeta, word: Any, value: Any, part: str) -> Compare:
+        """A condition on something that is no stored field, such as a computed value."""
+        operator = self.operator(word, field, part)
+        return Compare(field, operator.op, operand(operator, field, value, part, self.limits))
+
     def conditions(self, items: Where | None, part: str = "where") -> tuple[Compare, ...]:
         """All conditions of a list, or of a mapping from field to value."""
         pairs: Iterable[Any] = items.items() if isinstance(items, Mapping) else items or ()
         if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-            raise InvalidQuery(f"{part}: a list of conditions")
-        return tuple(self.condition(*condition_parts(item, part), part) for item in pairs)
+            raise self.blame(InvalidQuery(f"{part}: a list of conditions"))
+        return tuple(self.condition(*self.parts(item, part), part) for item in pairs)
+
+    def parts(self, item: Any, part: str, first: str = "field") -> tuple[Any, Any, Any]:
+        """Name, operator and value of one condition."""
+        try:
+            return condition_parts(item, part, first)
+        except InvalidQuery as error:
+            raise self.blame(error) from None
+
+    def operator(self, word: Any, field: FieldMeta, part: str) -> Operator:
+        """The operator of that name, if it works on the field."""
+        try:
+            return require_operator(word, field, part)
+        except InvalidQuery as error:
+            raise self.blame(error) from None
+
+    def blame(self, error: InvalidQuery) -> InvalidQuery:
+        """The refusal of a name or a shape: the client's mistake, or one in the code of the application.
+
+        Values are never blamed on code, which hands on those of its clients.
+        """
+        if self.limits is not None or isinstance(error, UnusableQuery):
+            return error
+        return UnusableQuery(f"{getattr(self.query.model, 'name', 'no model')}: {error.message}")
+
+    def hint(
+        self,
+        model: ModelMeta | None,
+        name: Any,
+        opens: Callable[[FieldMeta], bool],
+        closes: Callable[[FieldMeta], bool],
+    ) -> str:
+        """The field that was meant, among those that may be used here: no other is told of.
+
+        A client learns the API name of a field that it named by attribute or column; code learns near names.
+        """
+        if model is None or not isinstance(name, str):
+            return ""
+        usable = [f for f in model.fields if self.limits is None or (opens(f) and not closes(f))]
+        meant = next((f.api for f in usable if name in (f.name, f.column)), None)
+        if meant is None:
+            return did_you_mean(name, model.by_name) if self.limits is None else ""
+        return f"; did you mean {meant!r}?"
 
     def _usable(
         self,
@@ -108,10 +157,9 @@ class ConditionReader:
         field = model.by_api.get(name)
         return field if field is not None and opens(field) and not closes(field) else None
 
-    def _unknown(self, name: Any, part: str) -> InvalidQuery:
-        if self.limits is None and self.query.model is not None:
-            return InvalidQuery(f"{part}: {self.query.model.name} has no field {name!r}")
-        return InvalidQuery(f"{part}: {name!r} is not a field that can be filtered")
+    def _unknown(self, name: Any, part: str, hint: str) -> InvalidQuery:
+        problem = "is not a field that can be filtered" if self.limits is not None else "is not a field"
+        return self.blame(InvalidQuery(f"{part}: {name!r} {problem}{hint}"))
 
 
 def condition_parts(item: Any, part: str, first: str = "field") -> tuple[Any, Any, Any]:
@@ -124,9 +172,3 @@ def condition_parts(item: Any, part: str, first: str = "field") -> tuple[Any, An
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) in (2, 3):
         return (item[0], Op.EQ, item[1]) if len(item) == 2 else (item[0], item[1], item[2])
     raise InvalidQuery(f"{part}: an entry has {first}, operator and value")
-
-
-def compare(field: FieldMeta, word: Any, value: Any, part: str, limits: Limits | None) -> Compare:
-    """A condition on something that is no stored field, such as a computed value."""
-    operator = require_operator(word, field, part)
-    return Compare(field, operator.op, operand(operator, field, value, part, limits))

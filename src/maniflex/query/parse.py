@@ -144,9 +144,10 @@ class _QueryReader:
             path, model, last = self._conditions.locate(name)
             field = None if model is None else model.by_api.get(last)
             to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
-            is_open = field is not None and field.sortable and not field.secret and to_one
-            if field is None or not is_open or self._hiding.closes(field):
+            if field is None or not to_one or not _is_sortable(field) or self._hiding.closes(field):
                 hint = f"; descending order is written {name[1:]}:desc" if name[:1] == "-" else ""
+                if not hint and to_one:
+                    hint = self._conditions.hint(model, last, _is_sortable, self._hiding.closes)
                 raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by{hint}")
             self._sorts.append(Sort(field, direction == "desc", path))
 
@@ -155,7 +156,8 @@ class _QueryReader:
         for name in text.split(","):
             field = self._query.model.by_api.get(name)
             if field is None or not field.visible or self._hiding.hides(field):
-                raise InvalidQuery(f"select: {name!r} is not a field")
+                hint = self._conditions.hint(self._query.model, name, _is_visible, self._hiding.hides)
+                raise InvalidQuery(f"select: {name!r} is not a field{hint}")
             self._selected.append(field)
 
     def _add_includes(self, text: str) -> None:
@@ -313,6 +315,14 @@ _LOOKUP_WORDS = {
     "range": "between",
 }
 _MOST_SHOWN = 40  # letters of a value, in a message
+
+
+def _is_sortable(field: FieldMeta) -> bool:
+    return field.sortable and not field.secret
+
+
+def _is_visible(field: FieldMeta) -> bool:
+    return field.visible
 
 
 def _bare_word(text: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maniflex._limits import DEFAULT_LIMIT
-from maniflex.errors import InvalidQuery, UnusableScope
+from maniflex._names import did_you_mean
+from maniflex.errors import InvalidQuery, UnusableQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
@@ -214,7 +215,9 @@ class Query:
     def with_sort(self, name: str, direction: str = "asc") -> Query:
         """The query sorted by one more field, after those already there."""
         if direction not in ("asc", "desc"):
-            raise InvalidQuery(f"sort direction {direction!r} is neither 'asc' nor 'desc'")
+            raise UnusableQuery(
+                f"{self.model.name}: sort: {direction!r} of {name!r} is neither 'asc' nor 'desc'"
+            )
         path, field = self._field(name)
         return self.with_(sorts=(*self.sorts, Sort(field, direction == "desc", path)))
 
@@ -228,7 +231,8 @@ class Query:
             holder = self._model_named(model)
             place = field_along(holder, name, self.models)
         if place is None:
-            raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
+            hint = did_you_mean(name, holder.by_name)
+            raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field{hint}")
         known_op, known_value = forced_operand(holder, place[1], op, value)
         only = None if model is None else holder.name
         condition = Forced(name, known_op, known_value, place[1].kind, only, self.models)
@@ -250,14 +254,17 @@ class Query:
             raise UnusableScope(f"{type(name).__name__!r} is no model, so it cannot be bound")
         meta = self.models.get(name)
         if meta is None:
-            raise UnusableScope(f"no model named {name!r} is registered, so it cannot be bound")
+            hint = did_you_mean(name, self.models)
+            raise UnusableScope(f"no model named {name!r} is registered, so it cannot be bound{hint}")
         return meta
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
         path, model = self.walk(name.split(".")[:-1])
-        field = None if model is None else find_field(model, name.rpartition(".")[2])
+        last = name.rpartition(".")[2]
+        field = None if model is None else find_field(model, last)
         if field is None:
-            raise InvalidQuery(f"{self.model.name} has no field {name!r}")
+            hint = "" if model is None else did_you_mean(last, model.by_name)
+            raise UnusableQuery(f"{self.model.name}: sort: {name!r} is not a field{hint}")
         return path, field
 
     def walk(
@@ -298,7 +305,7 @@ class ModellessQuery(Query):
         raise UnusableScope(f"no model can be bound by {name!r}")
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
-        raise InvalidQuery(f"this request is about no model, so {name!r} is no field of it")
+        raise UnusableQuery(f"sort: this request is about no model, so {name!r} is no field of it")
 
 
 def adopt(scope: Scope, other: Query) -> Scope:
