@@ -22,14 +22,14 @@ def cache_by_class(fn: Callable[[type], T]) -> Callable[[type], T]:
     results: WeakKeyDictionary[type, T] = WeakKeyDictionary()
 
     @wraps(fn)
-    def remembered(cls: type) -> T:
+    def look_up(cls: type) -> T:
         try:
             return results[cls]
         except KeyError:
             result = results[cls] = fn(cls)
             return result
 
-    return remembered
+    return look_up
 
 
 def label_of(fn: Any) -> str:

@@ -228,7 +228,7 @@ async def _insert(
 
 async def note_change(tx: Tx, table: str, what: str, content: Mapping[str, Any]) -> None:
     """Note a change of a column, if the table is one whose records are versioned."""
-    entries, names = await _noted(tx, table)
+    entries, names = await _read_layouts(tx, table)
     if names is None:
         return
     is_same = what == "retype" and columns_now(entries).get(content["column"]) in (None, content["kind"])
@@ -238,7 +238,7 @@ async def note_change(tx: Tx, table: str, what: str, content: Mapping[str, Any])
 
 async def note_dropped_table(tx: Tx, table: str) -> None:
     """Note that all columns of a table are gone: what is made under its name later is another table."""
-    entries, _ = await _noted(tx, table)
+    entries, _ = await _read_layouts(tx, table)
     for column in columns_now(entries):
         await note_change(tx, table, "drop", {"column": column})
 
@@ -252,7 +252,7 @@ async def note_renamed_table(tx: Tx, old: str, new: str) -> None:
             await tx.execute(Sql(text, (new, old)))
 
 
-async def _noted(tx: Tx, table: str) -> tuple[list[SchemaEntry], tuple[str, str] | None]:
+async def _read_layouts(tx: Tx, table: str) -> tuple[list[SchemaEntry], tuple[str, str] | None]:
     """What is noted of a table, and its name with that of its history; nothing unless it has one."""
     if not await has_table(tx, HISTORY_SCHEMA):
         return [], None

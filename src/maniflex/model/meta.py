@@ -155,7 +155,7 @@ class ModelMeta:
         return frozenset(f.name for f in self.fields if f.readonly or f.hidden or f.name == "id")
 
     @property
-    def filled(self) -> frozenset[str]:
+    def names_to_fill(self) -> frozenset[str]:
         """Required attributes that the server fills before a record is stored, so that no client is asked."""
         names = self.closed | self.filled_by_entries
         return frozenset(f.name for f in self.fields if f.required and f.name in names)
@@ -163,11 +163,13 @@ class ModelMeta:
     @property
     def create_record(self) -> Callable[[Mapping[str, Any]], Model]:
         """What makes the record of a create body; what the server fills later may be None in it."""
-        return self.validator.create_without(self.filled) if self.filled else self.validator.create
+        return (
+            self.validator.create_without(self.names_to_fill) if self.names_to_fill else self.validator.create
+        )
 
     def asks_for(self, field: FieldMeta) -> bool:
         """Whether a client has to send the field of a new record."""
-        return field.required and field.name not in self.filled
+        return field.required and field.name not in self.names_to_fill
 
     @property
     def exact(self) -> bool:

@@ -314,10 +314,12 @@ def _problems(
     if r.models and explicit & Operation.FILES:
         yield "the routes of single files belong to no model, so it would not run"
     if models is not None and served is not None and not (unseen or of_no_model):
-        yield from _unserved(r, models, served)
+        yield from _find_unserved(r, models, served)
 
 
-def _unserved(r: Registration, models: Mapping[str, ModelMeta], served: Collection[Served]) -> Iterator[str]:
+def _find_unserved(
+    r: Registration, models: Mapping[str, ModelMeta], served: Collection[Served]
+) -> Iterator[str]:
     """The requests that a registration waits for and nobody can send, for each model that it names.
 
     One for everything may wait for models to come; `unused_models` of `entry.py` asks of entries with models.

@@ -521,7 +521,7 @@ def _is_of_kind(then: FieldThen, content: Any, dialect: Dialect, below: tuple[st
     )
 
 
-def _quoted(texts: Sequence[str]) -> list[Any]:
+def _quote_texts(texts: Sequence[str]) -> list[Any]:
     return [sa.literal_column(f"'{text}'") for text in texts]
 
 
@@ -530,10 +530,10 @@ def _is_of_kind_on_sqlite(kind: Kind, content: Any, names: tuple[str, ...]) -> A
     type_: Any = sa.func.coalesce(sa.func.json_type(content, path), sa.literal_column("''"))
     if kind is Kind.JSON:
         return type_ != sa.literal_column("''")
-    is_type = type_.in_(_quoted(_SQLITE_TYPES.get(kind, ("text",))))
+    is_type = type_.in_(_quote_texts(_SQLITE_TYPES.get(kind, ("text",))))
     value: Any = sa.func.json_extract(content, path)
     if kind in _GLOBS:
-        return sa.and_(is_type, value.op("GLOB")(_quoted([_GLOBS[kind]])[0]))
+        return sa.and_(is_type, value.op("GLOB")(_quote_texts([_GLOBS[kind]])[0]))
     if kind is Kind.DECIMAL:
         return sa.and_(is_type, value.op("NOT GLOB")(sa.literal_column("'*[^-+.eE0-9]*'")))
     return is_type
@@ -547,11 +547,11 @@ def _is_of_kind_on_postgres(kind: Kind, content: Any, names: tuple[str, ...]) ->
     type_: Any = sa.func.coalesce(sa.func.json_typeof(member), sa.literal_column("''"))
     if kind is Kind.JSON:
         return type_ != sa.literal_column("''")
-    is_type = type_.in_(_quoted(_POSTGRES_TYPES.get(kind, ("string",))))
+    is_type = type_.in_(_quote_texts(_POSTGRES_TYPES.get(kind, ("string",))))
     if kind not in _PATTERNS:
         return is_type
     text: Any = sa.type_coerce(content.op("->>")(last), sa.Text())
-    return sa.and_(is_type, text.op("~")(_quoted([_PATTERNS[kind]])[0]))
+    return sa.and_(is_type, text.op("~")(_quote_texts([_PATTERNS[kind]])[0]))
 
 
 def _is_null(name: str, content: Any, dialect: Dialect, below: tuple[str, ...]) -> Any:

@@ -65,7 +65,7 @@ class Database:
         self._lock_scopes = tuple((f.name, f.lock_scope) for f in store.meta.fields if f.lock_scope)
         self._validator = store.meta.validator
         self._create = store.meta.create_record
-        self._filled = tuple(sorted(store.meta.filled))
+        self._filled = tuple(sorted(store.meta.names_to_fill))
 
     async def read(self, ctx: Context) -> None:
         query = ctx._query
