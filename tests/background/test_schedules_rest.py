@@ -475,6 +475,15 @@ async def test_put_of_a_status_switches_a_schedule_on_and_off(database_url: str)
         error_of(missing, 404, "NOT_FOUND")
 
 
+async def test_a_listed_schedule_that_is_not_there_is_blamed_on_no_middleware(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(sqlite_url) as (http, _):
+        made = data_of(await http.post("/schedules", json=A_SCHEDULE), 201)
+        error_of(await http.delete(f"/schedules/{made['id']},none"), 404, "NOT_FOUND")
+    assert "by_header" not in caplog.text
+
+
 async def test_a_path_may_list_the_schedules_to_delete(database_url: str) -> None:
     async with serving(database_url) as (http, bench):
         ids = [

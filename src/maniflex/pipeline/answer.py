@@ -7,6 +7,7 @@ import os
 import traceback
 from asyncio import current_task
 from time import perf_counter
+from types import FrameType
 from typing import Any
 
 from maniflex._caller import asking
@@ -146,9 +147,14 @@ def _report_missing(ctx: Context, error: NotFound) -> None:
     """Log a record that the application's code looked for in vain, unless it is the one in the path."""
     if error.record_id in (ctx.resource_id, *ctx.params.values()):
         return
-    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _is_ours(f.f_code.co_filename)]
-    if frames:
-        code, line = frames[-1].f_code, frames[-1].f_lineno
+    reader: FrameType | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not _is_ours(frame.f_code.co_filename):
+            reader = frame
+        elif "ctx" in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+            reader = None  # a middleware awaited next(), and a step of ours looked for the record
+    if reader is not None:
+        code, line = reader.f_code, reader.f_lineno
         ctx.logger.warning("404: %s, read at %s:%s in %s", error, code.co_filename, line, code.co_name)
 
 
