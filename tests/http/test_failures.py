@@ -118,6 +118,23 @@ async def test_what_is_no_exception_is_a_panic_too_and_ends_nothing(
         assert 'route="/api/join",status="500"' in (await http.get("/metrics")).text
 
 
+async def test_the_line_of_a_panic_has_the_fields_of_the_request(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(service_name="shop", panic_logger=logging.getLogger("alarms"))
+
+    @server.action("GET", "/broken")
+    async def broken(ctx: Context) -> None:
+        raise ZeroDivisionError
+
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-request-id": "one"}
+    async with client(server, database=sqlite_url) as http:
+        assert (await http.get("/api/broken", headers=headers)).status_code == 500
+    [line] = [vars(record) for record in caplog.records if record.name == "alarms"]
+    assert (line["service"], line["trace_id"], line["request_id"]) == ("shop", trace, "one")
+
+
 async def test_a_panic_goes_to_the_panic_logger_if_there_is_one(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,6 +170,6 @@ def _panic(ctx: Context, error: Exception) -> Response:
         str(ctx),  # a log handler may keep it for long
         ctx.request_id,
         text,
-        extra={"request_id": ctx.request_id},
+        extra=ctx.logger.extra,
     )
     return panic_response()
