@@ -66,10 +66,10 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                 client_left = client_left or isinstance(error, ClientGone)
                 ctx.response = failure(ctx, failed)
                 _forget_frames(error, failed)
-                if has_records_to_redact(ctx, ctx.response):
-                    await _redact_refusal(ctx, ctx.response)
             # A refusal is sent even when the time is up; its middleware still has to see it.
             ctx.settled = client_left or ctx.response is not None
+        if ctx.response is not None and has_records_to_redact(ctx, ctx.response):
+            await _redact(ctx, ctx.response, Fence(task, forks))
     finally:
         if watch is not None:
             watch.requests.pop(ctx, None)
@@ -108,13 +108,17 @@ def _report_fate(ctx: Context) -> None:
     )
 
 
-async def _redact_refusal(ctx: Context, refusal: Response) -> None:
-    """Write the details of a refusal as the caller may see them; none, where that cannot be told."""
+async def _redact(ctx: Context, response: Response, fence: Fence) -> None:
+    """Write the answer as the caller may see it; of a refusal the details are left out if that fails."""
     try:
-        await redact_answer(ctx, refusal)
-    except Exception as error:
-        refusal.error = {name: part for name, part in (refusal.error or {}).items() if name != "details"}
-        ctx.logger.error("the details of a refusal are left out: %s", error, exc_info=error)
+        await redact_answer(ctx, response)
+    except BaseException as error:  # iterators of the application run here
+        failed = fence.absorb(error)
+        if response.error is None:
+            ctx.response = failure(ctx, failed)
+            return
+        response.error = {name: part for name, part in response.error.items() if isinstance(part, str | bool)}
+        ctx.logger.error("the details of a refusal are left out: %s", failed, exc_info=failed)
 
 
 def _forget_frames(*errors: BaseException) -> None:

@@ -50,7 +50,7 @@ async def write_answer(response: Response, runtime: Runtime, simplify: Simplify 
         if len(piece) > LARGE // 4:
             await asyncio.sleep(0)
     if response._meta is not None:
-        pieces.append(b',"meta":' + runtime.encode(response._meta))
+        pieces.append(b',"meta":' + encode(response._meta))
     pieces.append(b"}")
     return b"".join(pieces)
 

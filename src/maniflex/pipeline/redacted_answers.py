@@ -1,8 +1,9 @@
-"""The answer of an action without the fields that are hidden from its caller.
+"""An answer of the application's own making without the fields that are hidden from its caller.
 
-A handler returns records as it likes: alone, in lists, inside objects of its own, and in the details of a
-refusal. Nothing is predicted of their shape: whoever writes a record asks, at whatever level it is met. A
-rule that has to be awaited is awaited behind the first writing, and then the answer is written once more.
+A handler or a middleware answers with records as it likes: alone, in lists, inside objects of its own, in
+`meta` and in a refusal. Nothing is predicted of their shape: whoever writes a record asks, at whatever level
+it is met. A rule that has to be awaited is awaited behind the first writing, and then the answer is written
+once more.
 """
 
 from __future__ import annotations
@@ -28,18 +29,28 @@ _PARTS_OF_VERSIONS = ("snapshot", "diff")  # fields of a history whose keys are 
 
 
 def has_records_to_redact(ctx: Context, response: Any) -> bool:
-    """Whether an answer of an action may show fields that are hidden from some callers."""
+    """Whether an answer that is not written yet may show fields that are hidden from some callers."""
     if not ctx.runtime.redactions or type(response) is not Response:
         return False
     if response.body is not None or response.stream is not None:
         return False
-    return response._data is not None or bool(response.error and response.error.get("details"))
+    if response.error is not None:
+        return not all(isinstance(part, str | bool) for part in response.error.values())
+    return response._data is not None or response._meta is not None
+
+
+async def write_for_caller(ctx: Context, response: Response) -> bytes:
+    """The bytes of the answer, as its caller may see it."""
+    if has_records_to_redact(ctx, response):
+        await redact_answer(ctx, response)
+    return await write_answer(response, ctx.runtime) if response.body is None else response.body
 
 
 async def redact_answer(ctx: Context, response: Response) -> None:
     """Write the answer as its caller may see it."""
     writer = _RecordWriter(ctx)
-    is_written_once = not _can_be_written_twice(response._data if response.error is None else response.error)
+    parts = (response._data, response._meta) if response.error is None else response.error
+    is_written_once = not _can_be_written_twice(parts)
     if is_written_once:
         await writer.ask_first()
     body = await write_answer(response, ctx.runtime, writer)

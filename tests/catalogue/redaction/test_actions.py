@@ -76,6 +76,12 @@ SHAPES: dict[str, Callable[[Person, Team], Any]] = {
     "pydantic in a dataclass in pydantic": lambda person, team: Holder(held=Crowd(Holder(held=person))),
     "a deque": lambda person, team: deque([Holder(held=[person])]),
     "a view of a dict": lambda person, team: Holder(held={"a": {"b": person}}.values()),
+    "meta": lambda person, team: Response(200, {"n": 1}, meta={"best": person}),
+    "meta alone": lambda person, team: Response(200, meta={"best": Holder(held=person)}),
+    "meta that is given once": lambda person, team: Response(200, {"n": 1}, meta={"all": iter([person])}),
+    "meta of a large answer": lambda person, team: Response(
+        200, [{"n": "x" * 1000}] * 1000, meta={"best": person}
+    ),
     "a response": lambda person, team: Response(201, {"person": person}, headers={"x-own": "yes"}),
 }
 
@@ -178,6 +184,64 @@ async def test_the_details_of_a_refusal_show_no_hidden_field(when: Any) -> None:
             assert PHONE in seen_by_staff.text
             assert PHONE not in seen_by_stranger.text
             assert "Ada" in seen_by_stranger.text
+
+
+ANSWERS: dict[str, Callable[[Person], Any]] = {
+    "data": lambda person: Response(200, {"who": person}),
+    "objects": lambda person: Response(200, [Found(person, 1)]),
+    "meta": lambda person: Response(200, [], meta={"who": person}),
+    "details": lambda person: Response(409, error={"code": "X", "message": "m", "details": [person]}),
+    "a refusal": lambda person: Response(409, error={"code": "X", "who": Holder(held=person)}),
+    "a result": lambda person: [Holder(held=person)],
+}
+
+
+@pytest.mark.parametrize("step", ["auth", "service", "db", "response"])
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("when", [None, later], ids=["plain", "async"])
+async def test_the_answer_of_a_middleware_shows_no_hidden_field(name: str, step: str, when: Any) -> None:
+    """On the route of a model it is written as the answer of an action is, also by what keeps answers."""
+    server = a_server() if when is None else a_server(when)
+    server.pipeline.response.register(response.cache(max_age=60), models=[Person])
+
+    async def answer(ctx: Context, next: Next) -> None:
+        [person] = await server.db(Person).list()
+        own = ANSWERS[name](person)
+        if isinstance(own, Response):
+            ctx.response = own
+        else:
+            ctx.result = own
+            await next()
+
+    getattr(server.pipeline, step).register(answer, models=[Person], operations=["read"])
+    async with client(server) as http:
+        await fill(server)
+        [person] = await server.db(Person).list()
+        seen_by_staff = await http.get(f"/api/people/{person.id}", headers=STAFF)
+        seen_by_stranger = await http.get(f"/api/people/{person.id}")
+        in_process = await server.execute(Operation.READ, Person, person.id)
+    if name == "a result" and step == "db":
+        return  # the step that follows puts the row there again
+    assert seen_by_staff.status_code == seen_by_stranger.status_code in (200, 409)
+    assert PHONE in seen_by_staff.text
+    assert PHONE not in seen_by_stranger.text
+    assert PHONE.encode() not in in_process.encode(lambda value: repr(value).encode())
+    assert "Ada" in seen_by_stranger.text
+
+
+async def test_an_answer_that_cannot_be_written_is_a_failure_that_shows_nothing() -> None:
+    server = a_server()
+
+    @server.pipeline.service.middleware(models=[Person])
+    async def answer(ctx: Context, next: Next) -> None:
+        [person] = await server.db(Person).list()
+        ctx.response = Response(200, (one or 1 / 0 for one in (person, None)))
+
+    async with client(server) as http:
+        await fill(server)
+        broken = await http.post("/api/people", json={"name": "Bob"})
+    assert broken.status_code == 500
+    assert PHONE not in broken.text
 
 
 class Contract(Model, versioned=True, table="redacted_contracts"):

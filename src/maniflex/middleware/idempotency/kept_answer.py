@@ -10,7 +10,7 @@ import msgspec
 from maniflex.errors import Abort
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.large_answers import write_answer
+from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.response import JSON, Response
 
 _REPLAYED = ((b"idempotent-replayed", b"true"),)
@@ -40,7 +40,7 @@ async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | N
     if type(response) is not Response or response.stream is not None:
         return None
     if response.body is None:
-        body = await write_answer(response, ctx.runtime)
+        body = await write_for_caller(ctx, response)
         if body:
             response.body = body  # as it is sent, too
     return keep_response(ctx, response, headers_before, most)

@@ -12,8 +12,8 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, ask
 from maniflex.pipeline.entry_docs import EntryDocs
-from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.registration import Middleware, Next, takes
 from maniflex.pipeline.response import JSON, Response
 
@@ -61,7 +61,7 @@ class Envelope(Entry):
         if type(response) is not Response or not _has_data(response):
             return
         # Always what a client would read, whichever way the answer was made.
-        body = response.body if response.body is not None else await write_answer(response, ctx.runtime)
+        body = await write_for_caller(ctx, response)
         whole = msgspec.json.decode(body)
         if isinstance(whole, dict) and "data" in whole:
             content = await ask(ctx, self._fn, ctx, whole["data"], whole.get("meta"))

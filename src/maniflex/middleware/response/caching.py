@@ -18,8 +18,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
 from maniflex.pipeline.etags import digest_of, names_tag
-from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.registration import Middleware, Next, Registration
 from maniflex.pipeline.response import Response
 from maniflex.query.reachable import reachable_models
@@ -131,7 +131,7 @@ class Cache(Entry):
 
     async def _tag(self, ctx: Context, response: Response) -> None:
         if response.body is None:
-            response.body = await write_answer(response, ctx.runtime)
+            response.body = await write_for_caller(ctx, response)
         tag = self._tag_of(ctx, response)
         response.set_header("etag", f'"{tag}"')
         if_none_match = ctx.header("if-none-match")

@@ -7,14 +7,11 @@ of its own, made when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any
 
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.large_answers import AnswerWriter, too_large
 from maniflex.pipeline.redactions import NONE
-from maniflex.pipeline.response import Response
-from maniflex.pipeline.serializer import Serializer, encoder, simplifier
+from maniflex.pipeline.serializer import Serializer
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.transforms import Transform
 
@@ -82,7 +79,7 @@ class RedactedRespond(Respond):
             if len(self._steps) >= _MOST_STEPS:
                 self._steps.clear()
             computed = [field for field in self._computed if field.name not in hidden]
-            step = self._steps[hidden] = _RespondWithout(
+            step = self._steps[hidden] = Respond(
                 self._serializer.without(hidden),
                 computed,
                 etags=self._etags,
@@ -90,20 +87,3 @@ class RedactedRespond(Respond):
                 counts=self._counts,
             )
         return step
-
-
-class _RespondWithout(Respond):
-    """The response step for callers from whom the same fields are hidden."""
-
-    def _own_answer(self, ctx: Context, status: int, data: Any, meta: Any = None) -> Response:
-        # Written here, because whoever writes other answers does not know the caller.
-        simplify = simplifier({**ctx.runtime.serializers, self._serializer.meta.cls: self._serializer})
-        most, size = ctx.runtime.config.limits.answer_size, 0
-        pieces = [b'{"data":']
-        for piece in AnswerWriter(encoder(simplify), simplify).pieces(data):
-            pieces.append(piece)
-            size += len(piece)
-            if size > most:
-                raise too_large(most)
-        pieces.append(b"}" if meta is None else b',"meta":' + ctx.runtime.encode(meta) + b"}")
-        return Response(status, body=b"".join(pieces))

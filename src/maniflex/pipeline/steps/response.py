@@ -87,12 +87,8 @@ class Respond:
         elif result is None or isinstance(result, Page):
             return self._answer_page(ctx, query)
         else:
-            ctx.response = self._own_answer(ctx, 200, result)
+            ctx.response = Response(200, result)
         return None
-
-    def _own_answer(self, ctx: Context, status: int, data: Any, meta: Any = None) -> Response:
-        """The answer with what middleware has put in the place of records."""
-        return Response(status, data, meta=meta)
 
     async def _answer_large_rows(
         self, ctx: Context, query: Query, rows: Sequence[Row], budget: Budget
@@ -107,7 +103,7 @@ class Respond:
         """Answer with one record; what has to be computed or was loaded along is left to await."""
         result, row = ctx._result, ctx.row
         if result is not None and not self._serializer.fits(result):
-            ctx.response = self._own_answer(ctx, status, result)
+            ctx.response = Response(status, result)
             return None
         shown_row = row if result is None else self._serializer.row(result)
         if shown_row is None:
@@ -151,7 +147,7 @@ class Respond:
             result.items = items = list(result.items)
             if not all(map(self._serializer.fits, items)):
                 meta = self._page_meta(ctx, total, page, limit)
-                ctx.response = self._own_answer(ctx, 200, items, meta)
+                ctx.response = Response(200, items, meta=meta)
                 return
             rows = [serializer.row(record) for record in items]
         data = await self._record_values(ctx, serializer, rows, select is not None)
