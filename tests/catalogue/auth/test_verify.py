@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -364,11 +365,35 @@ async def test_a_user_without_routes_is_signed_out_too(sqlite_url: str) -> None:
         error_of(await http.get("/api/me", headers=credentials["stored key"]), 401, "UNAUTHORIZED")
 
 
+class Person(Model, headless=True):
+    number: int = 0
+    code: UUID = field(default_factory=uuid4)
+    password: str = field(default="first", writeonly=True)
+
+
+@pytest.mark.parametrize("name", ["number", "code"])
+async def test_the_id_of_a_user_may_be_a_number_or_a_uuid(database_url: str, name: str) -> None:
+    house = House(checks=False)
+    house.server.register(Person)
+    entry = service.hash_field("password", keep_text, ends=house.tokens, user_field=name)
+    house.server.pipeline.service.register(entry, models=[Person])
+    async with serving(house.server, database_url) as http:
+        person = await house.server.db(Person).create()
+        pair = await house.tokens.issue(AuthInfo(user_id=str(getattr(person, name))))
+        headers = {"Authorization": f"Bearer {pair.access_token}"}
+        made = data_of(await http.post("/api/api_keys", json={"name": "ci"}, headers=headers), 201)
+        await house.server.db(Person).update(person.id, password="second")
+        error_of(await http.get("/api/me", headers={"X-API-Key": made["key"]}), 401, "UNAUTHORIZED")
+        refreshed = await http.post("/api/auth/refresh", json={"refresh_token": pair.refresh_token})
+        assert refreshed.status_code == 401
+
+
 def test_ends_that_could_not_work_stops_the_start() -> None:
     for ends, options, text in (
         (auth.Tokens(SECRET, issuer="us"), {}, "are not mounted"),
         ("tokens", {}, "is no auth.Tokens"),
         (None, {"user_field": "nam"}, "no field 'nam'"),
+        (None, {"user_field": "roles"}, "roles cannot hold the id of a user"),
     ):
         tokens = auth.Tokens(SECRET, issuer="us")
         server = plain_app(tokens.bearer())

@@ -27,6 +27,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
 from maniflex.query.query import find_field
 
+_USER_KINDS = (Kind.TEXT, Kind.INT, Kind.UUID)
 _PACKAGES = {"argon2id": ("argon2", "argon2-cffi"), "bcrypt": ("bcrypt", "bcrypt")}
 
 
@@ -151,6 +152,8 @@ class PasswordEntry(HashEntry):
         field = find_field(model, self._user_field)
         if field is None:
             yield f"it has no field {self._user_field!r}{did_you_mean(self._user_field, model.by_name)}"
+        elif field.kind not in _USER_KINDS:
+            yield f"{field.name} cannot hold the id of a user: it is no text, whole number or UUID"
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """None for models without routes: the application hashes there, and this ends sessions."""
@@ -163,7 +166,7 @@ class PasswordEntry(HashEntry):
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         for change in changes:
             user_id = self._user_to_sign_out(change)
-            if not user_id:
+            if user_id is None:
                 continue
             if change.meta.options.database is None:
                 await self._tokens.end_all_in(user_id, tx)
@@ -180,5 +183,5 @@ class PasswordEntry(HashEntry):
         is_same = after is None or before[place] == after[place] or is_checking_password()
         if change.operation is ChangeKind.UPDATE and is_same:
             return None
-        user_id: str | None = before[names.index(require_field(change.meta, self._user_field).name)]
-        return user_id
+        user_id = before[names.index(require_field(change.meta, self._user_field).name)]
+        return None if user_id is None or user_id == "" else str(user_id)
