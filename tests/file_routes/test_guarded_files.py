@@ -344,16 +344,16 @@ async def test_what_no_client_may_read_opens_no_file(database_url: str) -> None:
 
 async def test_a_kept_file_is_not_everybodys_again(database_url: str) -> None:
     async with an_office(database_url) as (server, http):
-        for key, uploader in (
-            (await upload(http, A), A),
-            ((await server.files.store(PNG)).key, {}),
-        ):
+        own, nobodys = await upload(http, A), (await server.files.store(PNG)).key
+        for key in (own, nobodys):
             wall = await server.db(Wall).create(plan=key)
             await server.db(Wall).update(wall.id, plan=None)
-            assert await statuses(http, key, uploader, COLLEAGUE, STRANGER) == [200, 404, 404]
-            answer = await http.post("/api/walls", json={"plan": key}, headers=COLLEAGUE)
-            error_of(answer, 403, "FILE_FORBIDDEN")
-            assert (await http.post("/api/walls", json={"plan": key}, headers=uploader)).status_code == 201
+            assert await statuses(http, key, COLLEAGUE, STRANGER, {}) == [404, 404, 404]
+            for caller in (COLLEAGUE, {}):
+                answer = await http.post("/api/walls", json={"plan": key}, headers=caller)
+                error_of(answer, 403, "FILE_FORBIDDEN")
+        assert await statuses(http, own, A) == [200]
+        assert (await http.post("/api/walls", json={"plan": own}, headers=A)).status_code == 201
 
 
 async def test_a_public_file_that_a_private_field_named_stays_closed(database_url: str) -> None:

@@ -31,10 +31,10 @@ def is_uploader(file: StoredFile, owner: Owner) -> bool:
     """Whether a file that no record names is this caller's.
 
     One that a record has named was behind the rules of that record, so of a tenant it is not everybody's
-    again, and not anybody's if nobody in particular uploaded it.
+    again, and nobody's, not even an anonymous caller's, if nobody in particular uploaded it.
     """
     if file.was_linked:
-        return (file.scope, file.actor_id) == (owner.scope, owner.actor_id)
+        return bool(file.scope) and (file.scope, file.actor_id) == (owner.scope, owner.actor_id)
     return not file.scope or file.scope == owner.scope
 
 
