@@ -149,7 +149,7 @@ def _deletion_time(site: ModelSite, columns: Sequence[FieldMeta]) -> list[FieldM
 
 def page_request(site: ModelSite, query: ListQuery) -> PageRequest:
     """Which page is meant."""
-    is_walk = site.has_id and not (query.q and site.is_searchable and not query.sort) and query.page == 1
+    is_walk = site.is_walked and not (query.q and site.is_searchable and not query.sort) and query.page == 1
     page = PageRequest(site.admin.page_size, deleted=query.trash, keyset=is_walk, page=query.page)
     if not is_walk:
         return page

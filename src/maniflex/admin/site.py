@@ -14,6 +14,8 @@ from maniflex.admin.names import title_of
 from maniflex.middleware.workflow.rules import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.served import keeps
 
 _LABELS = ("title", "name", "label", "subject", "email", "username", "number", "code", "slug", "key")
 _MOST_COLUMNS = 6
@@ -169,6 +171,11 @@ class ModelSite:
         return "id" in self.meta.by_name
 
     @property
+    def is_walked(self) -> bool:
+        """Whether its pages follow each other by the place of a row; a backend counts pages."""
+        return self.has_id and self.meta.options.backend is None
+
+    @property
     def is_query(self) -> bool:
         """Whether its rows are made by a query, so that nothing can be written."""
         return self.meta.options.query is not None
@@ -183,15 +190,24 @@ class ModelSite:
 
     @property
     def can_create(self) -> bool:
-        return self.can_write and self.admin.can_create and not self.is_singleton
+        return (
+            self.can_write
+            and self.admin.can_create
+            and not self.is_singleton
+            and keeps(self.meta, Operation.CREATE)
+        )
 
     @property
     def can_edit(self) -> bool:
-        return self.can_write and self.admin.can_edit and (self.has_id or self.is_singleton)
+        if not (self.can_write and keeps(self.meta, Operation.UPDATE)):
+            return False
+        return self.admin.can_edit and (self.has_id or self.is_singleton)
 
     @property
     def can_delete(self) -> bool:
-        return self.can_write and self.admin.can_delete and self.has_id and not self.is_singleton
+        if not (self.can_write and keeps(self.meta, Operation.DELETE)):
+            return False
+        return self.admin.can_delete and self.has_id and not self.is_singleton
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,5 +107,5 @@ class AuditTrail:
 
 def _is_meant(store: Store, names: frozenset[str] | None) -> bool:
     meta = store.meta
-    is_stored = meta.options.query is None and not meta.is_internal
+    is_stored = meta.options.query is None and meta.options.backend is None and not meta.is_internal
     return is_stored if names is None else meta.name in names

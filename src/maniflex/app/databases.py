@@ -10,6 +10,8 @@ import sqlalchemy as sa
 
 from maniflex._clock import Clock
 from maniflex.config import DEFAULT, Config, database_address, sqlite_path
+from maniflex.db.backed_models import backed_relation_problems, backend_problems
+from maniflex.db.backed_store import BackedStore
 from maniflex.db.cascade import junction_problems, unenforceable
 from maniflex.db.port import Adapter
 from maniflex.db.statements import OnStatement, SlowStatements, StatementDurations, StatementObservers
@@ -141,12 +143,20 @@ def make_stores(models: Sequence[ModelMeta], databases: Databases, clock: Clock)
     stores: dict[type[Model], Store] = {}
     problems: list[str] = []
     for meta in models:
+        if meta.options.backend is not None:
+            problems += backend_problems(meta)
+            if not isinstance(meta.options.backend, type):
+                stores[meta.cls] = BackedStore(meta, clock)
+            continue
         try:
             adapter = databases.of(meta)
         except DeclarationError as error:
             problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
             continue
         stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+    for store in stores.values():
+        if isinstance(store, BackedStore) and databases.default in databases.all:
+            store.home = databases.default
     return stores, problems
 
 
@@ -158,7 +168,8 @@ def link_stores(config: Config, stores: Stores, internal_tables: Collection[type
         limits = store.meta.options.limits or config.limits
         store.link(models, stores_by_model, limits, must_bind=store.meta.cls in internal_tables)
     crossing = [problem for store in stores.values() for problem in unenforceable(store, stores_by_model)]
-    return [*crossing, *junction_problems(stores_by_model)]
+    of_backends = [text for meta in models.values() for text in backed_relation_problems(meta, models)]
+    return [*crossing, *of_backends, *junction_problems(stores_by_model)]
 
 
 def observe_statements(

@@ -111,7 +111,7 @@ class EntryTables:
             reached = [one for root in roots for one in reachable_models(root, metas)]
             listened_metas = (*roots, *(reached if entry.listens_to_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
-                if entry not in stores[name].listeners:
+                if metas[name].options.backend is None and entry not in stores[name].listeners:
                     listen(stores[name], entry)
 
     def services(self) -> Sequence[Service]:
@@ -138,6 +138,8 @@ class EntryTables:
         internal = set(self.models())
         for entry, names in self._uses:
             for cls, store in environment.stores.items() if entry.beside_rows else ():
+                if store.meta.options.backend is not None:
+                    continue
                 is_named = names is None or store.meta.name in names
                 if is_named and cls not in internal and store.adapter is not environment.adapter:
                     _, tables = databases.setdefault(id(store.adapter), (store.adapter, {}))

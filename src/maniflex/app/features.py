@@ -110,7 +110,7 @@ class Histories(Feature):
 
     def models(self, declaration: Declaration) -> Iterator[tuple[type[Model], ModelOptions | None]]:
         for cls, options in declaration.registry.options():
-            if is_versioned(options) and options.query is None:
+            if is_versioned(options) and options.query is None and options.backend is None:
                 yield history_model(cls), history_options(cls, options)
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:

@@ -15,6 +15,7 @@ from maniflex.db.changes import ChangeKind, ChangeListener, images, tell
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
+from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import Kind
 from maniflex.sql.where import Scope
@@ -22,6 +23,10 @@ from maniflex.sql.where import Scope
 
 def listen(store: Store, listener: ChangeListener) -> None:
     """Tell `listener` of every change of the rows of this model from now on."""
+    if store.meta.options.backend is not None:
+        raise DeclarationError(
+            f"{store.meta.name} has a backend; its changes share no transaction with others"
+        )
     if not isinstance(store, ListenedStore):
         store.__class__ = ListenedStore
     store.listeners = (*store.listeners, listener)

@@ -53,6 +53,7 @@ class Store:
     def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
         self.meta = meta
         self.adapter = adapter
+        self.home = adapter  # whose transactions a request to the model opens
         self.clock = clock
         self.sql = ModelSql(meta, adapter.dialect, metadata)
         self.decode = self.sql.decode

@@ -25,6 +25,7 @@
         ├── UnusableQuery 500 (an InvalidQuery)
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
+        ├── BackendError                                                     502
         ├── StorageError                                                     500
         │   └── InvalidKey · FileExists · StorageFull 507
         ├── NoStorage · PresignUnsupported                                   501
@@ -397,6 +398,19 @@ class DatabaseError(RequestError):
     """The database failed in a way no caller can mend."""
 
     status, code, message = 500, "DATABASE_ERROR", "the database could not complete the request"
+
+
+class BackendError(RequestError):
+    """The backend of a model failed or gave what it may not; only the log says what."""
+
+    status, code, message = 502, "BACKEND_ERROR", "the service behind these records failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class TransactionError(DatabaseError):

@@ -117,6 +117,7 @@ class Model(_Base, metaclass=ModelType):
             default_locale: str | None = ...,
             locale_mode: str | None = ...,
             database: Any = ...,
+            backend: Any = ...,
             middleware: Any = ...,
             query: str | Mapping[str, str] | None = ...,
             restore: bool | None = ...,

@@ -45,7 +45,7 @@ _OWN_CONFIG = frozenset(
         "validate_by_name",
     }
 )
-_NOT_INHERITED = {"table": None, "renamed_from": None, "query": None, "history_table": None}
+_NOT_INHERITED = {"table": None, "renamed_from": None, "query": None, "backend": None, "history_table": None}
 
 
 # A partial rather than a function: every create calls it twice.

@@ -101,6 +101,7 @@ class ModelOptions:
     default_locale: str | None = None
     locale_mode: str | None = None
     database: Any = None
+    backend: Any = None
     middleware: Any = None
     query: str | Mapping[str, str] | None = None
     restore: bool | None = None

@@ -125,12 +125,20 @@ class _Scan:
             rules = rules_of(info)
             if rules is None:  # to go on without the column would lose what is written to it
                 self.trouble(name, f"the annotation {type_name(info.annotation)} cannot be resolved")
-            elif self.options.query is None or self._is_given(name):
+            elif not self._has_no_table() or self._is_given(name):
                 columns.append(DeclaredField(name, info, rules.shape, rules.spec))
         return columns
 
+    def _has_no_table(self) -> bool:
+        return self.options.query is not None or self.options.backend is not None
+
     def _is_given(self, name: str) -> bool:
-        """Whether a query has to give the column: id and timestamps only where they are declared anew."""
+        """Whether a query or a backend gives the value: timestamps only where they are declared anew.
+
+        So is the id of a query model; every record of a backend has one.
+        """
+        if name == "id" and self.options.backend is not None:
+            return True
         own = [vars(c).get("__annotations__", {}) for c in self.cls.__mro__ if c is not Model]
         return name not in OWN_FIELDS or any(name in annotations for annotations in own)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from maniflex._limits import Limits
+from maniflex.db.backend import operators_of
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.openapi.reachable import Reachable
 from maniflex.query.operators import OPERATORS, Operator, Takes, fitting
@@ -59,13 +60,23 @@ def describe_operators(model: ModelMeta) -> str:
     """Which operators the fields take; a line for those that take the same."""
     alike: dict[tuple[Operator, ...], list[str]] = {}
     for field in filterable(model):
-        alike.setdefault(usable_operators(field), []).append(f"`{field.api}`")
+        operators = usable_operators(field)
+        if model.options.backend is not None:
+            known = operators_of(model.options.backend)
+            operators = tuple(o for o in operators if o.op in known)
+        if operators:
+            alike.setdefault(operators, []).append(f"`{field.api}`")
     lines = [f"- {', '.join(names)}: {', '.join(f'`{o.op}`' for o in ops)}" for ops, names in alike.items()]
     return "\n".join(lines)
 
 
 def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | None:
-    """What matches the filters of a model; None when that would be too long to be of use."""
+    """What matches the filters of a model; None when that would be too long to be of use.
+
+    What a backend takes is told by its operators alone.
+    """
+    if model.options.backend is not None:
+        return None
     alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
     empty: list[str] = []
     pairs: list[str] = []

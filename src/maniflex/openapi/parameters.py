@@ -65,19 +65,23 @@ class Grammar:
             self._schemas.components[name] = {"type": "string", "pattern": pattern}
             item = ref(name)
         text = "Only records for which `field:operator:value` holds; several must all hold."
-        text += " A field of a related record is written `relation.field`."
+        backend = self._model.options.backend
+        if backend is None:
+            text += " A field of a related record is written `relation.field`."
         text += f" At most {self._limits.filters} filters, those of groups included."
         schema = {"type": "array", "items": item}
         either = (
             "A group of filters of which one has to hold. Further groups are `filter[1]`, `filter[2]` and so "
             "on; every group and every plain filter has to hold."
         )
-        return [
-            _query("filter", f"{text}\n\n{operators}".strip(), schema),
-            _query("filter[0]", either, schema),
-        ]
+        groups = [_query("filter[0]", either, schema)]
+        if backend is not None and not getattr(backend, "any_of", False):
+            groups = []
+        return [_query("filter", f"{text}\n\n{operators}".strip(), schema), *groups]
 
     def _sort(self) -> list[Parameter]:
+        if not getattr(self._model.options.backend, "sorts", True):
+            return []
         names = [
             prefix + f.api
             for prefix, model, single in self._reachable.joinable_paths(self._model, self._limits.path_depth)

@@ -414,7 +414,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     def adapter(self) -> Adapter:
         """The database of this request's model, or the default one."""
         meta: ModelMeta | None = self.model
-        return self.runtime.adapter if meta is None else self.runtime.stores[meta.cls].adapter
+        return self.runtime.adapter if meta is None else self.runtime.stores[meta.cls].home
 
     @property
     def tx(self) -> Tx | None:

@@ -12,6 +12,8 @@ from maniflex.pipeline.operation import Operation, covered
 
 def serves(model: ModelMeta, operation: Operation, *, item: bool) -> bool:
     """Whether the model has routes for the operation, on one record (`item`) or on many."""
+    if operation in Operation.WRITES and not keeps(model, operation):
+        return False
     if model.options.operations is None:
         return True
     names = {str(name) for name in _names(model.options.operations)}
@@ -19,6 +21,13 @@ def serves(model: ModelMeta, operation: Operation, *, item: bool) -> bool:
     if operation is Operation.READ_HISTORY and not item and Operation.LIST not in operations:
         return operation in operations  # whose records are read one by one has no list of their histories
     return covered(operations, operation, item=item)
+
+
+def keeps(model: ModelMeta, operation: Operation) -> bool:
+    """Whether a write can be done at all: a query model has none, and a backend those of its methods."""
+    if model.options.backend is not None:
+        return hasattr(model.options.backend, operation)
+    return model.options.query is None
 
 
 def operation_problems(model: ModelMeta) -> Iterator[str]:

@@ -66,6 +66,8 @@ class AuditLog(AuditEntry):
         for meta in seat.models if seat.is_named else ():
             if meta.options.query is not None:
                 yield f"{meta.name} is a query, so nothing writes it"
+            elif meta.options.backend is not None:
+                yield f"{meta.name} has a backend, whose writes share no transaction with the audit trail"
             elif meta.is_internal:
                 yield f"{meta.name} is a table of the framework, which is not audited"
         for name in self._exclude:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.db.current import executor
 from maniflex.db.port import Row
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
@@ -48,8 +47,8 @@ class Browse(Database):
         ctx._query = query = self._page_query(ctx.current_query(), page)
         ctx.listing = listing = listing_of(ctx, self.store)
         ctx.budget = budget = self._budget()
-        fetched = await executor(self.store.adapter).fetch(listing.uncounted_rows(), budget)
-        rows: list[Row] = list(fetched if listing.decode is None else map(listing.decode, fetched))
+        fetched, _ = await self.store.page(listing, counted=False, budget=budget)
+        rows: list[Row] = list(fetched)
         ctx.more = len(rows) > page.limit
         rows = rows[: page.limit]
         ctx.rows = rows[::-1] if page.backwards else rows
@@ -74,7 +73,7 @@ class Browse(Database):
         page.more = ctx.more
         rows, listing = ctx.rows, ctx.listing
         ends = ctx.page_ends or ((rows[0], rows[-1]) if rows else None)
-        if ends is None or listing is None or not page.keyset:
+        if ends is None or listing is None or not page.keyset or not listing.query.sorts:
             return
         places = {field.name: i for i, field in enumerate(listing.fields)}
         name = listing.query.sorts[0].field.name
@@ -91,6 +90,8 @@ class Browse(Database):
 
     def _page_query(self, query: Query, page: PageRequest) -> Query:
         query = self._narrow(query, page)
+        if self.store.meta.options.backend is not None:  # its order is its own
+            return query.with_(limit=page.limit, page=page.page)
         if not page.keyset:  # whether there are more is told by the count
             return query.with_(limit=page.limit, page=page.page)
         sort = query.sorts[0] if query.sorts else Sort(self._id, descending=not page.oldest_first)

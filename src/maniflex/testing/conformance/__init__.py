@@ -1,4 +1,4 @@
-"""The suites every database adapter, queue of jobs, store and storage of files passes.
+"""The suites every database adapter, backend, queue of jobs, store and storage of files passes.
 
 Subclass one in a test module and give it what it asks for; needs pytest with pytest-asyncio in auto mode.
 
@@ -17,6 +17,7 @@ import pytest
 
 # Before the parts are imported, so that their failures show the values that differed.
 for _part in (
+    "_backends",
     "_background",
     "_case",
     "_constraints",
@@ -34,6 +35,7 @@ for _part in (
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
+from maniflex.testing.conformance._backends import Backends  # noqa: E402
 from maniflex.testing.conformance._background import Batches, Listening, Siblings  # noqa: E402
 from maniflex.testing.conformance._case import sql  # noqa: E402
 from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
@@ -79,8 +81,13 @@ class StorageConformance(Keeping, Reading, FailingStores, Refusing):
     """What a `Storage` of files promises; override the `storage` fixture with an empty one."""
 
 
+class BackendConformance(Backends):
+    """What a `Backend` promises; override `backend`, `values` and `field`."""
+
+
 __all__ = [
     "AdapterConformance",
+    "BackendConformance",
     "CacheStoreConformance",
     "IdempotencyConformance",
     "JobQueueConformance",
