@@ -32,6 +32,7 @@ MEANINGS = {
     429: "The caller asks too often.",
     500: "The server failed.",
     501: "The server is not set up for this.",
+    502: "The service behind these records failed.",
     507: "There is no room for the file.",
     503: "The service is not available right now.",
     504: "The request took too long.",
