@@ -130,6 +130,35 @@ async def test_a_field_that_came_with_a_value_has_it_from_then_on(database_url: 
         assert refused.status_code == 400
 
 
+async def test_a_version_of_an_older_release_does_not_tell_a_field_that_came_meanwhile(
+    database_url: str,
+) -> None:
+    newer_fields = model(title=(str, asked()), stars=(int, asked(default=3)))
+    async with served(database_url, model(title=(str, asked()))) as older:
+        made = data_of(await older.post("/moved_jobs", json={"title": "a"}), 201)
+        async with served(database_url, newer_fields) as newer:
+            path = f"/moved_jobs/{made['id']}"
+            set_at = data_of(await newer.patch(path, json={"stars": 5}))["updated_at"]
+            then = data_of(await older.patch(path, json={"title": "b"}))["updated_at"]
+
+            [found] = data_of(
+                await newer.get("/moved_jobs", params={"as_of": set_at, "filter": "stars:eq:5"})
+            )
+            assert found["stars"] == 5
+            past = await newer.get(path, params={"as_of": then})
+            assert "stars" not in data_of(past)
+            assert past.json()["meta"]["missing"] == ["stars"]
+            refused = await newer.get("/moved_jobs", params={"as_of": then, "filter": "stars:eq:3"})
+            assert refused.status_code == 400
+            error = refused.json()["error"]
+            assert error["code"] == "HISTORY_CHANGED"
+            assert "an older release wrote versions after that" in error["message"]
+
+            after = data_of(await newer.patch(path, json={"title": "c"}))["updated_at"]
+            params = {"as_of": after, "filter": "stars:eq:5"}
+            assert len(data_of(await newer.get("/moved_jobs", params=params))) == 1
+
+
 async def test_a_renamed_field_is_redacted_under_its_old_name_too(database_url: str) -> None:
     async with served(database_url, model(pay=(str, asked()), name=(str, asked(default="")))) as http:
         made = data_of(await http.post("/moved_jobs", json={"pay": "4711", "name": "n"}), 201)

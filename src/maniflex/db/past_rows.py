@@ -81,16 +81,21 @@ class PastRows:
             await read_layouts_again(self.store.sql, self.history.sql, self.store.adapter)
 
     def tell(
-        self, layout: int | None, values: Mapping[str, Any], moment: datetime | None = None
+        self,
+        layout: int | None,
+        values: Mapping[str, Any],
+        moment: datetime | None = None,
+        written_at: datetime | None = None,
     ) -> ToldValues:
         """The values of a snapshot by the names and in the types of now.
 
-        `learn_layouts` was asked before. With a moment, fields that came until then have their first value.
+        `learn_layouts` was asked before. With a moment, fields that came until then have their first value,
+        unless the version was written after they came: an older release does not see what others put there.
         """
         if values.keys() <= self.layouts.plain.get(layout, _NOTHING):
             return ToldValues(dict(values), {})
         fields_told, former = self._fields_told(layout, values)
-        return ToldValues(self._with_first_values(fields_told, layout, moment), former)
+        return ToldValues(self._with_first_values(fields_told, layout, moment, written_at), former)
 
     def tell_diff(self, layout: int | None, diff: Mapping[str, Any]) -> ToldValues:
         """The same of a diff: each field has an old and a new value."""
@@ -147,7 +152,9 @@ class PastRows:
         return [self._record(row, moment) for row in rows], rows[0].total if rows else 0
 
     def _record(self, row: past.PastPageRow, moment: datetime) -> PastRecord:
-        values = self.tell(row.layout, msgspec.json.decode(row.snapshot), moment).values
+        at = row.written_at
+        written_at = datetime.fromisoformat(at) if isinstance(at, str) else at
+        values = self.tell(row.layout, msgspec.json.decode(row.snapshot), moment, written_at).values
         return past_record(self.store.meta, row.version, values)
 
     async def at(
@@ -201,12 +208,10 @@ class PastRows:
         return rows
 
     def _refusal(self, query: Query, moment: datetime) -> HistoryChanged:
-        changes = [
-            (field.api, change)
-            for field in past.asked_fields(query)
-            if not field.secret and field.name != "id"
-            for change in self.layouts.changes_of(field, moment)
-        ]
+        fields = [f for f in past.asked_fields(query) if not f.secret and f.name != "id"]
+        changes = [(f.api, change) for f in fields for change in self.layouts.changes_of(f, moment)]
+        if not changes:
+            changes = [(f.api, change) for f in fields for change in self.layouts.additions_of(f, moment)]
         return HistoryChanged(
             f"{'; '.join(dict.fromkeys(change for _, change in changes))}: not every record of then can be"
             " compared; ask for a later moment, or without that filter or sort",
@@ -286,12 +291,19 @@ class PastRows:
         return self._with_first_values(values, layout, moment) if is_there else values, is_there
 
     def _with_first_values(
-        self, values: dict[str, Any], layout: int | None, moment: datetime | None
+        self,
+        values: dict[str, Any],
+        layout: int | None,
+        moment: datetime | None,
+        written_at: datetime | None = None,
     ) -> dict[str, Any]:
-        """The values, with those that fields which came between a layout and a moment had in all records."""
+        """The values, with those that fields which came between a layout and a moment had in all records.
+
+        Replayed diffs have no time of writing: they tell what a newer release put into such a field.
+        """
         for field in self.store.meta.fields if moment is not None else ():
             if field.api not in values and not field.secret and field.name not in self._then(layout):
                 fill = self.layouts.fill(field, layout, moment)
-                if fill is not None:
+                if fill is not None and (written_at is None or written_at < fill.added_at):
                     values[field.api] = msgspec.to_builtins(fill.value, enc_hook=str)
         return values

@@ -68,6 +68,8 @@ class FilledField:
     """A field that came later, with one value for all records that were there."""
 
     value: Any
+    # Versions from then on may be of an older release, which does not see what others put there.
+    added_at: datetime
 
 
 Reading = FieldThen | FilledField | None  # None: it was not there, or is not known
@@ -234,14 +236,14 @@ class Layouts:
     def _first_value(self, added: SchemaEntry, field: FieldMeta) -> FilledField | None:
         """What the records that were there got in a column, if that can be told."""
         if not added.content["has_default"]:
-            return FilledField(None)
+            return FilledField(None, added.noted_at)
         layout = next((e for e in self._entries if e.what == "layout" and e.number > added.number), None)
         defaults = {} if layout is None else layout.content["defaults"]
         value = defaults.get(added.content["column"])
         if value is None or field.kind in (Kind.JSON, Kind.BYTES):
             return None
         try:
-            return FilledField(typed_value(field, value))
+            return FilledField(typed_value(field, value), added.noted_at)
         except ValueError:
             return None
 
@@ -304,6 +306,13 @@ class Layouts:
         if self.has_older:
             yield f"versions from before their names and types were kept may not tell {field.api}"
 
+    def additions_of(self, field: FieldMeta, moment: datetime | None) -> Iterator[str]:
+        """When a field came while an older release, whose versions do not tell it, may have written on."""
+        for _, reading in self.groups(field, moment):
+            if isinstance(reading, FilledField):
+                day = f"{reading.added_at:%Y-%m-%d}"
+                yield f"{field.api} was added on {day}, and an older release wrote versions after that"
+
     def _next_layout(self, number: int) -> datetime | None:
         return next((e.noted_at for e in self._entries if e.what == "layout" and e.number > number), None)
 
@@ -339,15 +348,22 @@ def value_then(
     dialect: Dialect,
     *below: str,
     moment: datetime | None = None,
+    written_at: Any = None,
 ) -> Any:
-    """The value of a field in an object that a version keeps; null where the version does not tell it."""
+    """The value of a field in an object that a version keeps; null where the version does not tell it.
+
+    With a moment, `written_at` is the time of the version.
+    """
     if layouts.is_plain(field, moment):
         return value_at(field, content, dialect, field.api, *below)
     branches: list[tuple[Any, Any]] = []
     for numbers, reading in layouts.groups(field, moment):
         value = _branch_value(field, reading, content, dialect, below)
         if value is not None:
-            branches.append((number.in_(_numbers(numbers)), value))
+            of_these = number.in_(_numbers(numbers))
+            if isinstance(reading, FilledField):
+                of_these = sa.and_(of_these, _is_before(written_at, reading.added_at, dialect))
+            branches.append((of_these, value))
     older = layouts.fields_then(None).get(field.name)
     if older is not None and not older.is_secret and _is_sure(older, field):
         value = _told_value(field, older, content, dialect, below)
@@ -367,6 +383,7 @@ def is_unknown(
     dialect: Dialect,
     *below: str,
     moment: datetime | None = None,
+    written_at: Any = None,
 ) -> Condition:
     """That a version does not tell a field, where not all of them do (`Layouts.is_plain`)."""
     unknown: list[Any] = []
@@ -374,7 +391,10 @@ def is_unknown(
         of_these = number.in_(_numbers(numbers))
         if reading is None:
             unknown.append(of_these)
-        elif isinstance(reading, FieldThen) and not _is_sure(reading, field):
+        elif isinstance(reading, FilledField):
+            is_before = _is_before(written_at, reading.added_at, dialect)
+            unknown.append(sa.and_(of_these, sa.not_(is_before)))
+        elif not _is_sure(reading, field):
             is_null = _is_null(reading.name, content, dialect, below)
             unknown.append(sa.and_(of_these, sa.not_(is_null)) if reading.is_certain else of_these)
     older = layouts.fields_then(None).get(field.name)
@@ -400,6 +420,10 @@ def has_member_then(
     if older is not None:
         members.append(sa.and_(number.is_(None), has_name(older.name, content, dialect)))
     return sa.or_(sa.false(), *members)
+
+
+def _is_before(written_at: Any, moment: datetime, dialect: Dialect) -> Any:
+    return written_at < sa.literal_column(literal(moment, Kind.DATETIME, dialect))
 
 
 def _numbers(numbers: Sequence[int]) -> list[Any]:

@@ -34,7 +34,7 @@ _RECORD = "$record"
 _STATE = "$state"
 # No column of a model is called like these.
 _VERSION, _SNAPSHOT, _BINDING = "history$version", "history$snapshot", "history$binding"
-_LAYOUT, _UNKNOWN = "history$layout", "history$unknown$"
+_LAYOUT, _WRITTEN_AT, _UNKNOWN = "history$layout", "history$written_at", "history$unknown$"
 _DELETED = HistoryOperation.DELETE.value
 _ONE: Any = sa.literal_column("1")
 
@@ -48,6 +48,7 @@ class PastPageRow(NamedTuple):
     layout: int | None
     is_doubtful: int  # there are records whose versions do not tell what filters and sorts ask
     newest_layout: int | None  # of all histories of the database
+    written_at: Any  # as the database has it
 
 
 class PastState(NamedTuple):
@@ -143,6 +144,7 @@ def _page(model: ModelSql, history: ModelSql, asked: _PastQuery, one: bool) -> C
         conditions.append(sa.exists(sa.select(sa.literal_column("1")).where(*inside)))
     newest: Any = sa.literal_column(newest_layout() if history.layouts_of(model).numbers else "NULL")
     columns = [past.c[_VERSION], past.c[_SNAPSHOT], sa.func.count().over(), past.c[_LAYOUT], doubt, newest]
+    columns.append(past.c[_WRITTEN_AT])
     statement = sa.select(*columns).where(*conditions)
     order = [sort_key(model, sort, (), past) for sort in query.sorts]
     if not any(sort.field.name == "id" for sort in query.sorts):
@@ -194,6 +196,7 @@ def _past(model: ModelSql, history: ModelSql, asked: _PastQuery, *, one: bool) -
         row.c.snapshot.label(_SNAPSHOT),
         row.c.binding.label(_BINDING),
         row.c.schema_version.label(_LAYOUT),
+        row.c.timestamp.label(_WRITTEN_AT),
     ]
     layouts = history.layouts_of(model)
     unknown = _unknown_columns(model, row, layouts, asked)
@@ -213,7 +216,8 @@ def _unknown_columns(
         if field.secret or field.name == "id" or layouts.is_plain(field, asked.moment):
             continue
         place = row.c.snapshot, row.c.schema_version, model.dialect
-        yield is_unknown(layouts, field, *place, moment=asked.moment).label(_UNKNOWN + field.name)
+        condition = is_unknown(layouts, field, *place, moment=asked.moment, written_at=row.c.timestamp)
+        yield condition.label(_UNKNOWN + field.name)
 
 
 def _all_columns(
@@ -234,7 +238,10 @@ def _columns(
         value: Any = sa.type_coerce(sa.null(), column_type(field.kind, dialect))
     else:
         number = row.c.get("schema_version")
-        value = value_then(layouts, field, row.c.snapshot, number, dialect, moment=moment)
+        written_at = row.c.get("timestamp")
+        value = value_then(
+            layouts, field, row.c.snapshot, number, dialect, moment=moment, written_at=written_at
+        )
     if not has_order_key(field, dialect):
         return (value.label(field.column),)
     return value.label(field.column), sa.func.decimal_order(value).label(order_column(field.column))
