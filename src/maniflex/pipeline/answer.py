@@ -68,8 +68,9 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                 _forget_frames(error, failed)
             # A refusal is sent even when the time is up; its middleware still has to see it.
             ctx.settled = client_left or ctx.response is not None
-        if ctx.response is not None and has_records_to_redact(ctx, ctx.response):
-            await _redact(ctx, ctx.response, Fence(task, forks))
+        unsent = ctx.response
+        if ctx.runtime.redactions.rules and unsent is not None and has_records_to_redact(ctx, unsent):
+            await _redact(ctx, unsent, Fence(task, forks))
     finally:
         if watch is not None:
             watch.requests.pop(ctx, None)

@@ -80,30 +80,30 @@ class Redactions:
 
     def __init__(self, stores: Mapping[type[Model], Store]) -> None:
         self._stores = stores
-        self._rules: dict[type[Model], list[RedactionRule]] = {}
+        self.rules: dict[type[Model], list[RedactionRule]] = {}
         self._of_field: dict[FieldMeta, list[RedactionRule]] = {}
         self._classes = {store.meta.name: cls for cls, store in stores.items()}
         self._open_serializers: dict[type[Model], Serializer] | None = None  # of models without rules
         self._acting: dict[tuple[type[Model], Operation, ModelMeta | None], tuple[RedactionRule, ...]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return bool(self.rules)
 
     def __contains__(self, model: type[Model]) -> bool:
-        return model in self._rules
+        return model in self.rules
 
     @property
     def models(self) -> tuple[type[Model], ...]:
         """The models with rules."""
-        return tuple(self._rules)
+        return tuple(self.rules)
 
     def waits(self, model: type[Model]) -> bool:
         """Whether a rule of the model says by its form that its answer is to be awaited."""
-        return any(is_async(rule.when) for rule in self._rules.get(model, ()))
+        return any(is_async(rule.when) for rule in self.rules.get(model, ()))
 
     def add(self, rule: RedactionRule) -> None:
         """Add a rule; before routes are made."""
-        self._rules.setdefault(rule.model, []).append(rule)
+        self.rules.setdefault(rule.model, []).append(rule)
         if rule.field is not None:
             self._of_field.setdefault(rule.field, []).append(rule)
 
@@ -142,7 +142,7 @@ class Redactions:
         rules = self._acting.get((model, ctx.operation, about))
         if rules is None:
             is_own = about is not None and about.cls is model
-            candidates = self._rules.get(model, ())
+            candidates = self.rules.get(model, ())
             rules = tuple([r for r in candidates if r.covers(ctx.operation, own=is_own)])
             self._acting[model, ctx.operation, about] = rules
         return rules
