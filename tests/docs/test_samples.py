@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -42,11 +43,13 @@ def test_the_sample_runs_to_its_end(sample: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("sample", [name for name in SAMPLES if name not in SERVES_FOREVER])
 def test_the_sample_runs_on_postgres_too(sample: str, postgres_url: str) -> None:
     code = imported(EXAMPLES / sample)
-    [server] = [value for value in vars(code).values() if isinstance(value, Server)]
+    servers = [value for value in vars(code).values() if isinstance(value, Server)]
     runs = [value for name, value in vars(code).items() if name == "main" or name.startswith("test_")]
     code.client = partial(client, database=None)  # type: ignore[attr-defined]  # the one the server has now
 
-    with server.on_database(postgres_url):
+    with ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server.on_database(postgres_url))
         for run in runs:
             asyncio.run(run())
 
