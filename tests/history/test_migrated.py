@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from types import new_class
 from typing import Any
@@ -290,8 +292,10 @@ async def migrate(url: str, home: Path, cls: type[Model], up: str = "") -> None:
     server.register(cls)
     async with server.migration_targets("app:server") as [target]:
         if up:
-            text = MIGRATION.format(revision="by_hand", down=target.files.heads[0], up=up)
-            (home / "versions" / "by_hand.py").write_text(text)
+            down = target.files.heads[0]
+            revision = f"by_hand_{down[-20:]}"
+            text = MIGRATION.format(revision=revision, down=down, up=up)
+            (home / "versions" / f"{revision}.py").write_text(text)
             target.files.reload()
         else:
             await Maker(target, MakeOptions(allow_rewrite=True), datetime.now(UTC)).make()
@@ -334,3 +338,90 @@ async def test_a_process_of_the_former_release_reads_what_a_newer_one_has_writte
         [update, _] = data_of(await http.get(f"/moved_jobs/{made['id']}/history"))
         assert update["diff"] == {"title": {"old": "a", "new": "b"}}
         assert update["former"]["snapshot"] == {"stars": 3}
+
+
+# A type, its first and its later default, and how answers show the first.
+KINDS: list[tuple[type, Any, Any, Any]] = [
+    (str, "it's", "z", "it's"),
+    (int, 3, 9, 3),
+    (float, 1.5, 9.5, 1.5),
+    (bool, True, False, True),
+    (Decimal, Decimal("1.50"), Decimal("9.5"), "1.50"),
+    (date, date(2024, 2, 29), date(2025, 1, 1), "2024-02-29"),
+]
+
+
+@pytest.mark.parametrize(("type_", "default", "later", "shown"), KINDS)
+async def test_the_first_value_of_a_field_is_the_default_of_its_migration_and_not_a_later_one(
+    database_url: str, tmp_path: Path, type_: type, default: Any, later: Any, shown: Any
+) -> None:
+    plain = model(title=(str, asked()))
+    await migrate(database_url, tmp_path, plain)
+    async with served(database_url, plain) as http:
+        made = data_of(await http.post("/moved_jobs", json={"title": "a"}), 201)
+        other = data_of(await http.post("/moved_jobs", json={"title": "b"}), 201)
+    both = {"title": (str, asked())}
+    await migrate(database_url, tmp_path, model(**both, grade=(type_, asked(default=default))))
+    newer = model(**both, grade=(type_, asked(default=later)))
+    await migrate(database_url, tmp_path, newer)
+    async with served(database_url, newer) as http:
+        then = data_of(await http.patch(f"/moved_jobs/{other['id']}", json={"title": "c"}))["updated_at"]
+        assert data_of(await http.get(f"/moved_jobs/{made['id']}"))["grade"] == shown
+        past = data_of(await http.get(f"/moved_jobs/{made['id']}", params={"as_of": then}))
+        assert past["grade"] == shown
+        text = json.dumps(shown) if type_ is bool else str(shown)
+        found = await http.get("/moved_jobs", params={"as_of": then, "filter": f"grade:eq:{text}"})
+        assert {one["id"] for one in data_of(found)} == {made["id"], other["id"]}
+
+
+async def test_a_default_that_differs_by_row_tells_no_first_value(database_url: str, tmp_path: Path) -> None:
+    plain = model(title=(str, asked()))
+    await migrate(database_url, tmp_path, plain)
+    async with served(database_url, plain) as http:
+        made = data_of(await http.post("/moved_jobs", json={"title": "a"}), 201)
+    column = 'sa.Column("note", types.TEXT(), nullable=True)'
+    add = f'op.add_column("moved_jobs", {column}); op.execute("UPDATE moved_jobs SET note = title")'
+    newer = model(title=(str, asked()), note=(str | None, asked(default=None)))
+    await migrate(database_url, tmp_path, newer, add)
+    async with served(database_url, newer) as http:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        past = await http.get(f"/moved_jobs/{made['id']}", params={"as_of": now})
+        assert past.json()["meta"]["missing"] == ["note"]
+
+
+async def test_a_table_that_takes_the_name_of_a_dropped_one_keeps_its_own_history_alone(
+    database_url: str, tmp_path: Path
+) -> None:
+    class Old(Model, versioned=True):
+        title: str = asked()
+
+    class Gone(Model, versioned=True):
+        title: str = asked()
+        size: int = asked(default=0)
+
+    await migrate(database_url, tmp_path, Old)
+    await migrate(database_url, tmp_path, Gone)
+    async with served(database_url, Old, Gone) as http:
+        made = data_of(await http.post("/olds", json={"title": "a"}), 201)
+        await http.post("/gones", json={"title": "b"})
+    up = "; ".join(
+        f"op.{line}"
+        for line in (
+            'drop_table("gone_histories")',
+            'drop_table("gones")',
+            'rename_table("olds", "gones")',
+            'rename_table("old_histories", "gone_histories")',
+        )
+    )
+
+    class Renamed(Model, versioned=True, table="gones", history_table="gone_histories"):
+        title: str = asked()
+
+    await migrate(database_url, tmp_path, Renamed, up)
+    async with served(database_url, Renamed) as http:
+        params = {"as_of": made["updated_at"], "filter": "title:eq:a"}
+        past = await http.get("/gones", params=params)
+        assert [one["id"] for one in data_of(past)] == [made["id"]], past.text
+        assert past.json()["meta"]["missing"] == []
+        [version] = data_of(await http.get(f"/gones/{made['id']}/history"))
+        assert version["snapshot"]["title"] == "a"

@@ -21,7 +21,6 @@ from maniflex.sql.history_layouts import (
     HISTORY_SCHEMA,
     Layouts,
     SchemaEntry,
-    defaults_of,
     layout_of,
     newest_layout,
 )
@@ -134,7 +133,7 @@ async def _note_layout(tx: Tx, model: ModelSql, history: ModelSql, now: datetime
     entries = await read_entries(tx, model.table.name)
     if _own_number(model, entries) is not None:
         return
-    content: dict[str, Any] = {"fields": layout_of(model.meta), "defaults": defaults_of(model.meta)}
+    content: dict[str, Any] = {"fields": layout_of(model.meta)}
     if any(entry.what == "layout" for entry in entries):
         await _require_same_table(tx, model, history)
         for what, change in _implied_changes(model, entries):
@@ -244,12 +243,25 @@ async def note_dropped_table(tx: Tx, table: str) -> None:
 
 
 async def note_renamed_table(tx: Tx, old: str, new: str) -> None:
-    """Let everything that was noted of a table, or of a history, stand under its new name."""
+    """Let everything that was noted of a table, or of a history, stand under its new name.
+
+    What was noted of a former table of that name is nobody's then: its drops would bind the renamed table.
+    """
     if await has_table(tx, HISTORY_SCHEMA):
-        marks = by_dialect(tx.dialect, sqlite=("?", "?"), postgres=("$1", "$2"))
+        await _lock(tx)
+        await _rename_entries(tx, "table_name", new, _NOBODY)
         for column in ("table_name", "history"):
-            text = f"UPDATE {HISTORY_SCHEMA} SET {column} = {marks[0]} WHERE {column} = {marks[1]}"
-            await tx.execute(Sql(text, (new, old)))
+            await _rename_entries(tx, column, old, new)
+
+
+# Entries are never deleted: their numbers rise, and processes see by the last one whether they know all.
+_NOBODY = ""
+
+
+async def _rename_entries(tx: Tx, column: str, old: str, new: str) -> None:
+    marks = by_dialect(tx.dialect, sqlite=("?", "?"), postgres=("$1", "$2"))
+    text = f"UPDATE {HISTORY_SCHEMA} SET {column} = {marks[0]} WHERE {column} = {marks[1]}"
+    await tx.execute(Sql(text, (new, old)))
 
 
 async def _read_layouts(tx: Tx, table: str) -> tuple[list[SchemaEntry], tuple[str, str] | None]:

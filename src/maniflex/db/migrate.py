@@ -30,6 +30,7 @@ from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.defaults import ALWAYS_EQUAL
+from maniflex.sql.history_layouts import form_of
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
@@ -129,10 +130,11 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Column
 
 
 def _first_values(field: FieldMeta) -> dict[str, Any]:
-    """What histories are told of a new column: whether all rows got the same value, which and why."""
+    """What histories are told of a new column: the value that all rows got, if they got the same."""
+    if field.default_factory is not None or field.secret:
+        return {"column": field.column}
     # A nullable column is added without a default: the rows that are there have null.
-    has_default = not field.nullable
-    return {"column": field.column, "is_plain": field.default_factory is None, "has_default": has_default}
+    return {"column": field.column, "value": None if field.nullable else form_of(field.default)}
 
 
 async def _add_defaults(tx: Tx, model: ModelSql, columns: Columns) -> None:

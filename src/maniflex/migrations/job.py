@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import sqlalchemy as sa
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
@@ -27,7 +28,10 @@ from maniflex.migrations.operations import Backfill, RebuildTable, RunCode
 from maniflex.migrations.recorder import describe_operation, version_statements
 from maniflex.migrations.target import MigrationTarget
 from maniflex.migrations.types import ColumnType
+from maniflex.sql.codec import decoder
+from maniflex.sql.history_layouts import form_of
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import quote, sa_dialect
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> Non
         case ops.DropColumnOp():
             await note_change(tx, operation.table_name, "drop", {"column": operation.column_name})
         case ops.AddColumnOp():
-            await note_change(tx, operation.table_name, "add", _first_values(job, operation))
+            await note_change(tx, operation.table_name, "add", await _first_values(tx, job, operation))
         case ops.AlterColumnOp(modify_name=str(new)):
             rename = {"column": operation.column_name, "new": new}
             await note_change(tx, operation.table_name, "rename", rename)
@@ -99,19 +103,42 @@ async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> Non
                     await note_change(tx, operation.table, "retype", retype)
 
 
-def _first_values(job: FileJob, operation: ops.AddColumnOp) -> dict[str, Any]:
-    """Whether a new column has one value in all rows, as far as its file tells."""
-    column = operation.column
-    is_plain = not any(
+async def _first_values(tx: Tx, job: FileJob, operation: ops.AddColumnOp) -> dict[str, Any]:
+    """The new column, and the one value that all rows have in it, as far as its file tells.
+
+    A later file may change the default, so the value is taken from a row.
+    """
+    column, content = operation.column, {"column": operation.column.name}
+    is_changed = any(
         isinstance(other, RunCode | ops.ExecuteSQLOp | ops.BulkInsertOp)
         or (isinstance(other, Backfill) and other.table == operation.table_name and column.name in other.set)
         for other in job.operations
     )
-    return {
-        "column": column.name,
-        "is_plain": is_plain,
-        "has_default": column.server_default is not None,
-    }
+    if is_changed or not _has_constant_default(column, tx.dialect):
+        return content
+    place, name = quote(operation.table_name, tx.dialect), quote(column.name, tx.dialect)
+    row = await tx.fetch_one(Sql(f"SELECT {name} FROM {place} LIMIT 1"))
+    if row is None:
+        return content
+    decode = decoder(column.type.kind, tx.dialect) if isinstance(column.type, ColumnType) else None
+    return content | {"value": form_of(decode(row[0]) if decode and row[0] is not None else row[0])}
+
+
+_CONSTANT = re.compile(
+    r"\s*(?:[ex]?'(?:[^']|'')*'|[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?|true|false|null)\s*(?:::[\w ]+)?\s*\Z",
+    re.IGNORECASE,
+)
+
+
+def _has_constant_default(column: sa.Column[Any], dialect: Dialect) -> bool:
+    """Whether the default of a column is the same for every row; none is null for every row."""
+    if column.server_default is None:
+        return column.computed is None and column.identity is None
+    default = getattr(column.server_default, "arg", None)
+    if default is None or isinstance(default, str):
+        return default is not None
+    text = str(default.compile(dialect=sa_dialect(dialect), compile_kwargs={"literal_binds": True}))
+    return _CONSTANT.match(text) is not None
 
 
 _CONVERSION = re.compile(r"\s*(?:CAST\(\s*(\S+)\s+AS\s+[\w ]+\)|(\S+)(?:\s*<>\s*0)?)\s*\Z", re.IGNORECASE)

@@ -80,10 +80,9 @@ def layout_of(meta: ModelMeta) -> list[list[Any]]:
     return [[f.api, f.column, f.kind.value, f.secret] for f in meta.fields]
 
 
-def defaults_of(meta: ModelMeta) -> dict[str, Any]:
-    """The constant defaults of a model by column, in the forms that histories have."""
-    fields = [f for f in meta.fields if f.has_default and f.default_factory is None and not f.secret]
-    return {f.column: msgspec.to_builtins(f.default, enc_hook=str) for f in fields if f.default is not None}
+def form_of(value: Any) -> Any:
+    """A value of a row in the form that histories have."""
+    return msgspec.to_builtins(value, enc_hook=str)
 
 
 # From the form that answers and histories have to the type of a row.
@@ -229,18 +228,16 @@ class Layouts:
             if entry.number <= after or entry.what in ("layout", "rename"):
                 continue
             if self._column_now(entry) == self._columns[field.name]:
-                is_plain = entry.what == "add" and entry.content["is_plain"] and entry.noted_at <= moment  # type: ignore[operator]
-                filled_field = self._first_value(entry, field) if is_plain else None
+                is_told = entry.what == "add" and entry.noted_at <= moment  # type: ignore[operator]
+                filled_field = self._first_value(entry, field) if is_told else None
         return filled_field
 
     def _first_value(self, added: SchemaEntry, field: FieldMeta) -> FilledField | None:
         """What the records that were there got in a column, if that can be told."""
-        if not added.content["has_default"]:
-            return FilledField(None, added.noted_at)
-        layout = next((e for e in self._entries if e.what == "layout" and e.number > added.number), None)
-        defaults = {} if layout is None else layout.content["defaults"]
-        value = defaults.get(added.content["column"])
-        if value is None or field.kind in (Kind.JSON, Kind.BYTES):
+        if "value" not in added.content:
+            return None
+        value = added.content["value"]
+        if value is not None and field.kind in (Kind.JSON, Kind.BYTES):
             return None
         try:
             return FilledField(typed_value(field, value), added.noted_at)
