@@ -182,7 +182,7 @@ class TestErrors:
 
     async def test_a_raw_read_cannot_write(self, db: PostgresAdapter) -> None:
         await db.execute(Sql("CREATE TABLE t (v int)"))
-        with pytest.raises(DatabaseError, match="raw_query only reads"):
+        with pytest.raises(DatabaseError, match="only reads are allowed"):
             await db.fetch_named(Sql("INSERT INTO t VALUES (1) RETURNING v"))
         assert await db.fetch_named(Sql("SELECT count(*) AS n FROM t")) == [{"n": 0}]
 

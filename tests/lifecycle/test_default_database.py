@@ -11,6 +11,7 @@ import pytest
 
 from maniflex import Config, Model, Server
 from maniflex.errors import ConfigError, DeclarationError, Unavailable
+from maniflex.testing import client
 
 UNNAMED = "no database is named, so sqlite:///maniflex.db would be used"
 
@@ -119,3 +120,53 @@ async def test_a_bare_file_is_an_address_of_sqlite(address: str) -> None:
 def test_other_texts_are_no_files(address: str) -> None:
     with pytest.raises(ConfigError, match="neither sqlite:///file nor postgresql://"):
         Server(address)
+
+
+async def test_the_test_kit_and_migrations_open_no_default_that_no_model_needs(tmp_path: Path) -> None:
+    server = Server()
+    server.register(model_elsewhere(tmp_path))
+    async with client(server, database=None) as http:
+        assert (await http.get("/ready")).status_code == 200
+        assert [adapter.label for adapter in server.adapters] == ["sqlite:other.db"]
+    async with server.migration_targets("app:server") as targets:
+        assert [target.adapter.label for target in targets] == ["sqlite:other.db"]
+    assert "maniflex.db" not in os.listdir()
+
+
+async def test_no_migration_in_production_makes_a_database_that_nobody_named() -> None:
+    server = Server(production=True)
+    server.http_access_controlled(reason="a proxy")
+    server.register(Here)
+    with pytest.raises(DeclarationError, match=UNNAMED):
+        async with server.migration_targets("app:server"):
+            pass
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    "other", ["sqlite:///./app.db", "sqlite:///sub/../app.db", "./app.db", "{here}/app.db"]
+)
+async def test_two_spellings_of_a_file_are_one_database(other: str, tmp_path: Path) -> None:
+    class There(Model, table="there", database=other.format(here=tmp_path)):
+        name: str
+
+    (tmp_path / "sub").mkdir()
+    server = Server("sqlite:///app.db", lock_timeout=1)
+    server.register(Here, There)
+    async with server.lifespan():
+        assert len(server.adapters) == 1
+        async with server.transaction(on=There):
+            there = await server.db(There).create(name="x")
+            here = await server.db(Here).create(name="x")
+            await server.raw_exec("DELETE FROM there WHERE id = ?", there.id)
+        assert [one.id for one in await server.db(Here).list()] == [here.id]
+        assert await server.db(There).list() == []
+
+
+def test_two_spellings_of_a_scheme_are_one_database() -> None:
+    class There(Model, table="there", database="postgres://someone@db.example/app"):
+        name: str
+
+    server = Server("postgresql://someone@db.example/app")
+    server.register(Here, There)
+    assert len(server.adapters) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -67,10 +69,11 @@ class Databases:
 
     def _adapter(self, database: Any) -> Adapter:
         if isinstance(database, str):
-            database = database_address(database)
-            if database not in self._by_address:
-                self._by_address[database] = self._build(database)
-            database = self._by_address[database]
+            address = database_address(database)
+            key = _identify(address)
+            if key not in self._by_address:
+                self._by_address[key] = self._build(address)
+            database = self._by_address[key]
         elif not hasattr(database, "transaction"):
             raise DeclarationError(f"a {type(database).__name__} is neither an address nor an adapter")
         adapter: Adapter = database
@@ -102,6 +105,13 @@ class Databases:
                 pool_timeout=config.pool_timeout,
             )
         raise DeclarationError("an address is written sqlite:///file or postgresql://…")
+
+
+def _identify(address: str) -> str:
+    """What two spellings of one database have in common: on two adapters no transaction would hold both."""
+    if address.startswith("sqlite:") and (path := sqlite_path(address)) != ":memory:":
+        return f"sqlite:{Path(path).resolve()}"
+    return re.sub(r"^postgres://", "postgresql://", address)
 
 
 def _postgres_factory(config: Config, *, has_replica: bool) -> Callable[..., Adapter]:

@@ -240,7 +240,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             "lock_timeout": timedelta(minutes=30),
             "idle_in_transaction_timeout": timedelta(days=7),
         }
-        with self.on_database(self.config.database, **settings):
+        with self.on_database(None, **settings):
             assembly = self._seal()
             async with AsyncExitStack() as stack:
                 for adapter in assembly.adapters:
@@ -268,7 +268,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     @contextmanager
     def on_database(
         self,
-        database: str | Adapter,
+        database: str | Adapter | None,
         *,
         clock: Clock | None = None,
         makes_tables: bool = False,
@@ -276,7 +276,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     ) -> Iterator[None]:
         """Run on another database, with another clock or settings, then be as before; for the test kit.
 
-        With `makes_tables` its tables are made, whatever `auto_migrate` says.
+        None keeps the database, and whether somebody has named it. With `makes_tables` its tables are made,
+        whatever `auto_migrate` says.
         """
         if self._lifecycle.state not in (LifecycleState.NEW, LifecycleState.STOPPED):
             raise LifecycleError(f"the server is {self._lifecycle.state}; it cannot change its database")

@@ -43,7 +43,7 @@ async def client(
     if schema is not None:
         settings["schema"] = schema
     makes_tables = database is not None or own_schema
-    with server.on_database(address, clock=clock, makes_tables=makes_tables, **settings):
+    with server.on_database(database, clock=clock, makes_tables=makes_tables, **settings):
         try:
             async with server.lifespan():
                 transport = httpx.ASGITransport(app=server, raise_app_exceptions=True)

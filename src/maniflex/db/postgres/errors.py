@@ -59,11 +59,14 @@ def translate(
     return DatabaseError()
 
 
+_ONLY_READS = "this statement writes, and only reads are allowed here"
+
+
 def _from_server(error: asyncpg.PostgresError, *, read_only: bool, in_transaction: bool) -> RequestError:
     state = str(error.sqlstate or "")
     if state == READ_ONLY:
         # Outside a read-only transaction this is a primary that became a replica.
-        return DatabaseError("raw_query only reads; use raw_exec to write") if read_only else Unavailable()
+        return DatabaseError(_ONLY_READS) if read_only else Unavailable()
     if in_transaction and isinstance(error, STALE_STATEMENT):
         return SerializationFailure()  # a migration ran in between: sent again, it succeeds
     make = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
