@@ -101,6 +101,61 @@ async def test_a_time_counts_only_while_other_fields_have_their_values(database_
         assert (await tickets.read(closed.id)).late
 
 
+class Offer(Model):
+    status: Literal["open", "closed"] | None = "open"
+    price: Decimal = Decimal(1)
+    shown: bool = False
+    show_at: datetime | None = scheduled(default=None, set_field="shown", to=True)
+    hide_at: datetime | None = scheduled(
+        default=None,
+        set_field="shown",
+        to=False,
+        where={"status": "open", "price": (Decimal("1.0"), Decimal(2))},
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({}, False),
+        ({"price": Decimal("2.00")}, False),
+        ({"price": Decimal(3)}, True),
+        ({"status": "closed"}, True),
+        ({"status": None}, True),
+        ({"hide_at": FUTURE}, True),
+        ({"hide_at": FUTURE, "status": None}, True),
+        ({"hide_at": None}, True),
+        ({"hide_at": PAST - 2 * HOUR}, True),
+    ],
+)
+async def test_a_later_time_that_does_not_count_leaves_an_earlier_one_to_decide(
+    database_url: str, values: dict[str, Any], shown: bool
+) -> None:
+    async with a_newsroom(database_url, Offer) as server:
+        offers = server.db(Offer)
+        made = [
+            await offers.create(**{"show_at": PAST - HOUR, "hide_at": PAST, "shown": was, **values})
+            for was in (False, True)
+        ]
+        await server.scheduled.sweep()
+        assert [(await offers.read(one.id)).shown for one in made] == [shown, shown]
+        assert (await server.scheduled.sweep()).updated == 0
+
+
+class Banner(Model):
+    shown: bool = False
+    show_at: datetime | None = scheduled(default=None, set_field="shown", to=True)
+    hide_at: datetime | None = scheduled(default=None, set_field="shown", to=False, where={"shown": True})
+
+
+async def test_a_condition_on_the_field_that_is_set_lets_no_times_undo_each_other(database_url: str) -> None:
+    async with a_newsroom(database_url, Banner) as server:
+        for was in (False, True):
+            await server.db(Banner).create(show_at=PAST - HOUR, hide_at=PAST, shown=was)
+        await server.scheduled.sweep()
+        assert (await server.scheduled.sweep()).updated == 0
+
+
 def test_a_condition_that_cannot_hold_stops_the_start() -> None:
     class Task(Model):
         status: Literal["open", "done"] = "open"

@@ -18,6 +18,9 @@ class ScheduledAction(StrEnum):
     HARD_DELETE = "hard_delete"
 
 
+FieldValues = tuple[tuple[str, tuple[Any, ...]], ...]  # fields, and the values they must have
+
+
 @dataclass(frozen=True, slots=True)
 class FieldSchedule:
     """One time of a model and its action; names are attributes."""
@@ -28,7 +31,12 @@ class FieldSchedule:
     to: Any = None
     from_: Any = None
     conditional: bool = False  # `from_` was given: None is a value like any other
-    where: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # fields, and the values they must have
+    where: FieldValues = ()
+
+    @property
+    def where_beside_target(self) -> FieldValues:
+        """The conditions that being served does not end: what the target was says nothing afterwards."""
+        return tuple((name, values) for name, values in self.where if name != self.target)
 
 
 def schedules(meta: ModelMeta) -> tuple[FieldSchedule, ...]:

@@ -5,7 +5,8 @@ its condition word for word. A row leaves the index when it is served, so what h
 costs a sweep nothing.
 
 Several times may set one field (`featured_from`, `featured_until`). Of those that have passed the
-latest decides, and of equal ones the last declared; else they would undo each other for ever. Where
+latest decides, and of equal ones the last declared; else they would undo each other for ever. A time whose
+`where` does not hold decides nothing. Where
 a later time would make the field what it is now, only the clock can tell whether it already did.
 Such rows have an index of their own, by that later time, in which those of the past lie behind.
 """
@@ -20,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.model.scheduled_field import FieldSchedule, ScheduledAction, schedules
+from maniflex.model.scheduled_field import FieldSchedule, FieldValues, ScheduledAction, schedules
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
 from maniflex.sql.literal import literal
 from maniflex.sql.statement import Dialect
@@ -114,7 +115,10 @@ class Waiting:
             yield marker.is_(None) if soft_delete.timestamp else marker.is_(sa.false())
         for lock in self._meta.locks:
             yield self._unlike(lock.field, lock.value)
-        for name, values in self._schedule_index.schedule.where:
+        yield from self._holds(self._schedule_index.schedule.where)
+
+    def _holds(self, where: FieldValues) -> Iterator[Condition]:
+        for name, values in where:
             yield sa.or_(*(self._like(name, value) for value in values))
 
     def _unchanged_target(self) -> Iterator[Condition]:
@@ -129,10 +133,10 @@ class Waiting:
             schedule = self._schedule_index.rival.schedule
             yield self._like(schedule.target, schedule.to)
             yield sa.not_(self._before(self._schedule_index.rival))
+            yield from self._holds(schedule.where_beside_target)
             return
         for rival in self._schedule_index.rivals:
-            theirs, to = self._column(rival.schedule.time), rival.schedule.to
-            yield sa.or_(self._unlike(rival.schedule.target, to), theirs.is_(None), self._before(rival))
+            yield sa.or_(self._unlike(rival.schedule.target, rival.schedule.to), *self._is_no_rival(rival))
 
     def _still_to_come(self, now: Any) -> Iterator[Condition]:
         main_rival = self._schedule_index.rival
@@ -141,8 +145,14 @@ class Waiting:
         yield self._column(main_rival.schedule.time) > now
         for rival in self._schedule_index.rivals:
             if rival != main_rival and rival.schedule.to == main_rival.schedule.to:
-                theirs = self._column(rival.schedule.time)
-                yield sa.or_(theirs.is_(None), self._before(rival), theirs > now)
+                yield sa.or_(*self._is_no_rival(rival), self._column(rival.schedule.time) > now)
+
+    def _is_no_rival(self, rival: Rival) -> Iterator[Condition]:
+        """Reasons why a rival does not decide over this row: it has no time, an earlier one, or is not meant."""
+        yield self._column(rival.schedule.time).is_(None)
+        yield self._before(rival)
+        for name, values in rival.schedule.where_beside_target:
+            yield sa.and_(*(self._unlike(name, value) for value in values))
 
     def _before(self, rival: Rival) -> Condition:
         theirs = self._column(rival.schedule.time)
