@@ -142,16 +142,16 @@ async def test_a_later_time_that_does_not_count_leaves_an_earlier_one_to_decide(
         assert (await server.scheduled.sweep()).updated == 0
 
 
-class Banner(Model):
+class Poster(Model):
     shown: bool = False
     show_at: datetime | None = scheduled(default=None, set_field="shown", to=True)
     hide_at: datetime | None = scheduled(default=None, set_field="shown", to=False, where={"shown": True})
 
 
 async def test_a_condition_on_the_field_that_is_set_lets_no_times_undo_each_other(database_url: str) -> None:
-    async with a_newsroom(database_url, Banner) as server:
+    async with a_newsroom(database_url, Poster) as server:
         for was in (False, True):
-            await server.db(Banner).create(show_at=PAST - HOUR, hide_at=PAST, shown=was)
+            await server.db(Poster).create(show_at=PAST - HOUR, hide_at=PAST, shown=was)
         await server.scheduled.sweep()
         assert (await server.scheduled.sweep()).updated == 0
 

@@ -148,7 +148,7 @@ class Waiting:
                 yield sa.or_(*self._is_no_rival(rival), self._column(rival.schedule.time) > now)
 
     def _is_no_rival(self, rival: Rival) -> Iterator[Condition]:
-        """Reasons why a rival does not decide over this row: it has no time, an earlier one, or is not meant."""
+        """Why a rival may not decide over a row: it has no time there, an earlier one, or is not meant."""
         yield self._column(rival.schedule.time).is_(None)
         yield self._before(rival)
         for name, values in rival.schedule.where_beside_target:
