@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 from click.testing import CliRunner
 
@@ -245,6 +246,26 @@ async def test_a_server_whose_models_are_ahead_is_not_ready_until_the_migration_
             return (await http.get("/ready")).status_code == 200
 
         await eventually(is_ready, "the server to see the column", patience=60)
+
+
+async def test_a_server_that_cannot_look_whether_it_is_behind_is_still_not_ready(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    application = Application(tmp_path, postgres_url)
+    application.write(NOTE)
+    await asyncio.to_thread(application.migrate, "make", "-m", "first")
+    await asyncio.to_thread(application.migrate, "up")
+    server = application.write(MORE, health_timeout=0.5).server
+    async with client(server, database=None) as http:
+        other = await asyncpg.connect(postgres_url)
+        try:
+            # The catalogue of this database alone.
+            await other.execute("BEGIN; LOCK TABLE pg_attrdef IN ACCESS EXCLUSIVE MODE")
+            refused = await http.get("/ready")
+        finally:
+            await other.close()
+        assert refused.status_code == 503
+        assert "`maniflex migrate make app:server`" in refused.json()["schema"]
 
 
 def test_check_says_without_a_database_what_no_file_makes(notes: Application) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from maniflex.db.primary import reading
 from maniflex.db.query_models import check_queries
 from maniflex.db.records import Records
 from maniflex.db.version_table import read_heads
+from maniflex.errors import ManiflexError
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
@@ -111,17 +113,25 @@ class SchemaTables:
     async def find_missing_migration(self) -> str:
         """What to do where the models are ahead of a database that migrations keep; nothing where none is.
 
-        A database that was behind at the start is looked at again, so that `migrate up` is noticed.
+        A database that was behind at the start is looked at again, so that `migrate up` is noticed; one that
+        gives no answer in time is still behind.
         """
         if not self._behind:
             return ""
         from maniflex.migrations.start import advise_file
 
         if time.monotonic() - self._looked_at > _LOOK_AGAIN:
-            behind = [t for t in self._behind if any(not d.harmless for d in await t.differences())]
-            self._behind, self._looked_at = behind, time.monotonic()
+            self._looked_at = time.monotonic()
+            self._behind = [target for target in self._behind if await self._is_behind(target)]
         advice = dict.fromkeys(advise_file(target) for target in self._behind)
         return f"the models are ahead of the migrations; {'; '.join(advice)}" if advice else ""
+
+    async def _is_behind(self, target: MigrationTarget) -> bool:
+        try:
+            async with asyncio.timeout(self._config.health_timeout.total_seconds()):
+                return any(not difference.harmless for difference in await target.differences())
+        except (ManiflexError, OSError):  # a timeout is an OSError
+            return True
 
     def file_problems(self) -> list[str]:
         """What the models have and no migration file makes; asks no database."""

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from maniflex.db.port import Adapter
-from maniflex.errors import RequestError
 from maniflex.http.readiness import Check, ReadinessChecks
 from maniflex.pipeline.bearer_token import require_token
 from maniflex.pipeline.chain import Handler
@@ -122,10 +121,7 @@ class Probes:
 
     async def _check_schema(self) -> Response | None:
         """A refusal while the models are ahead of a database that migrations keep."""
-        try:
-            advice = "" if self._of.missing_migration is None else await self._of.missing_migration()
-        except RequestError:  # the database does not answer, which its own check says
-            return None
+        advice = "" if self._of.missing_migration is None else await self._of.missing_migration()
         if not advice:
             return None
         self._runtime.logger.warning("not ready: %s", advice)
