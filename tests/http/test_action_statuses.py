@@ -102,6 +102,10 @@ async def test_a_success_that_is_not_declared_is_told_once(caplog: pytest.LogCap
         ({"status": "201"}, "status='201' is no status"),
         ({"status": 204, "response": Order}, "status=204 has no body"),
         ({"responses": {99: None}}, "responses: 99 is no status"),
+        ({"responses": {"404": None}}, "responses: '404' is no status"),
+        ({"responses": [404]}, "responses= maps statuses to types, such as {404: None}"),
+        ({"errors": ["404"]}, "errors: '404' is no status of a refusal"),
+        ({"errors": [200]}, "errors: 200 is no status of a refusal"),
         ({"status": 201, "responses": {201: Order}}, "responses: 201 is status= already"),
         ({"responses": {404: Order}}, "404 is answered with an error envelope; write 404: None"),
         ({"responses": {202: object()}}, "responses[202]"),
@@ -112,9 +116,12 @@ async def test_a_success_that_is_not_declared_is_told_once(caplog: pytest.LogCap
 def test_statuses_that_cannot_be_meant_stop_the_start(options: dict[str, Any], words: str) -> None:
     server = Server("sqlite:///:memory:")
 
-    @server.action("POST", "/x", **options)
     async def act(ctx: Context) -> None: ...
 
-    with pytest.raises(DeclarationError) as stopped:
+    def declare() -> None:
+        server.action("POST", "/x", **options)(act)
         server.seal()
+
+    with pytest.raises(DeclarationError) as stopped:
+        declare()
     assert words in str(stopped.value)

@@ -108,6 +108,11 @@ class WithDeclarations:
         rest is for the API description; what it says is the handler's docstring unless told.
         """
 
+        if not isinstance(responses, Mapping | None):
+            raise DeclarationError(
+                f"action {method} {path}: responses= maps statuses to types, such as {{404: None}}"
+            )
+
         def decorate(fn: F) -> F:
             with self._sealing:
                 self._require_open("actions are added")

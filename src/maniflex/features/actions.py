@@ -71,7 +71,7 @@ class Action:
 
     def is_mountable(self) -> bool:
         """Whether a route can be made of it, to see whether another has its path."""
-        return not (self._route_problems("") or self.type_problems())
+        return not (self._route_problems("") or [*self._answer_problems("")] or self.type_problems())
 
     def _route_problems(self, where: str) -> list[str]:
         problems = []
@@ -91,6 +91,9 @@ class Action:
             yield f"{where}: status={status!r} is no status of a success, 200 to 299"
         if status == 204 and self.response is not None:
             yield f"{where}: status=204 has no body, so response= means nothing"
+        for error in self.errors:
+            if type(error) is not int or not 400 <= error <= 599:
+                yield f"{where}: errors: {error!r} is no status of a refusal, 400 to 599"
         for code, kind in self.responses.items():
             if type(code) is not int or not 200 <= code <= 599:
                 yield f"{where}: responses: {code!r} is no status, 200 to 599"
