@@ -360,9 +360,8 @@ async def test_the_first_value_of_a_field_is_the_default_of_its_migration_and_no
     async with served(database_url, plain) as http:
         made = data_of(await http.post("/moved_jobs", json={"title": "a"}), 201)
         other = data_of(await http.post("/moved_jobs", json={"title": "b"}), 201)
-    both = {"title": (str, asked())}
-    await migrate(database_url, tmp_path, model(**both, grade=(type_, asked(default=default))))
-    newer = model(**both, grade=(type_, asked(default=later)))
+    await migrate(database_url, tmp_path, model(title=(str, asked()), grade=(type_, asked(default=default))))
+    newer = model(title=(str, asked()), grade=(type_, asked(default=later)))
     await migrate(database_url, tmp_path, newer)
     async with served(database_url, newer) as http:
         then = data_of(await http.patch(f"/moved_jobs/{other['id']}", json={"title": "c"}))["updated_at"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, field, has_many
+from maniflex import AuthInfo, Context, InvalidQuery, Model, Next, Operation, Server, field, has_many
+from maniflex.middleware import response
 from maniflex.query.query import Compare
 from maniflex.testing import client
 from tests.kit.http import data_of, error_of
@@ -206,3 +207,78 @@ async def test_code_that_names_no_field_is_refused_by_the_accessors_too(sqlite_u
                 await server.db(Toy).list(wrong)
         with pytest.raises(InvalidQuery):
             await server.db(Toy).list(sorts="nothing")
+
+
+def with_a_report() -> Server:
+    server = Server()
+    server.register(Maker, Toy)
+
+    async def by_header(ctx: Context, next: Next) -> None:
+        ctx.auth = AuthInfo(user_id="ann", roles=(ctx.header("x-role") or "",))
+        await next()
+
+    server.pipeline.auth.register(by_header)
+    server.pipeline.response.register(
+        response.redact_field("name", lambda ctx: not ctx.has_role("admin")), models=[Toy]
+    )
+
+    @server.action("POST", "/report")
+    async def report(ctx: Context) -> list[str]:
+        wanted = await ctx.bind_json(dict[str, Any])
+        query = await ctx.read_query(Toy, filter=wanted.get("filter", ""), sort=wanted.get("sort", ""))
+        assert await ctx.db(Toy).count(query) == len(await ctx.db(Toy).list(query))
+        return [toy.name for toy in await ctx.db(Toy).list(query, limit=2)]
+
+    @server.action("POST", "/mixed")
+    async def mixed(ctx: Context) -> list[str]:
+        query = await ctx.read_query("Toy", sort=["name:desc"])
+        return [maker.name for maker in await ctx.db(Maker).list(query)]
+
+    return server
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ({"sort": "name:desc"}, ["car", "boat"]),
+        ({"sort": ["name"], "filter": "name:neq:boat"}, ["ark", "car"]),
+        ({"filter": ["name:neq:boat", "name:neq:ark"]}, ["car"]),
+        ({"filter": "name:eq:a&sort=name"}, []),
+    ],
+)
+async def test_code_hands_on_what_a_client_filters_and_sorts_by(wanted: Any, names: list[str]) -> None:
+    server = with_a_report()
+    async with client(server, headers={"x-role": "admin"}) as http:
+        for name in ("boat", "ark", "car"):
+            await server.db(Toy).create(name=name)
+        assert data_of(await http.post("/api/report", json=wanted)) == names
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"sort": "nmae"},
+        {"sort": "toyPrice"},  # not sortable
+        {"sort": "maker.name"},  # of a model whose guards nobody has asked
+        {"filter": "maker.name:eq:Wood"},
+        {"filter": "toyPrice:eq:1"},
+        {"filter": "name:lik:x"},
+        {"filter": "name"},
+        {"sort": ",".join(["name"] * 30)},
+    ],
+)
+async def test_what_a_list_would_refuse_a_client_code_refuses_too(wanted: Any) -> None:
+    async with client(with_a_report(), headers={"x-role": "admin"}) as http:
+        error_of(await http.post("/api/report", json=wanted), 400, "INVALID_QUERY")
+
+
+@pytest.mark.parametrize("wanted", [{"sort": "name"}, {"filter": "name:eq:ark"}])
+async def test_code_sorts_for_no_client_by_a_field_that_is_hidden_from_it(wanted: Any) -> None:
+    async with client(with_a_report()) as http:
+        error_of(await http.post("/api/report", json=wanted), 400, "INVALID_QUERY")
+
+
+async def test_a_query_about_another_model_is_a_mistake_of_the_code(caplog: pytest.LogCaptureFixture) -> None:
+    async with client(with_a_report(), headers={"x-role": "admin"}) as http:
+        assert (await http.post("/api/mixed")).status_code == 500
+    assert "the query is about Toy, and not about Maker" in caplog.text

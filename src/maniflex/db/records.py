@@ -18,11 +18,12 @@ from maniflex.errors import DeclarationError, UnusableQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
-from maniflex.query.query import Include, Models, Query, Scope, models_reached
+from maniflex.query.query import ClientQuery, Include, Models, Query, Scope, models_reached
 from maniflex.query.written_rows import fields_fixed_by
 
 M = TypeVar("M", bound=Model)
-Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
+Conditions = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
+Filters = Conditions | ClientQuery
 Sorts = str | Iterable[str | tuple[str, str]]
 Names = str | Iterable[str]
 
@@ -192,9 +193,16 @@ class Records(Generic[M]):
         return cast(M, self._store.record(row))
 
     def _query(self, filters: Filters | None, sorts: Sorts | None = None) -> Query:
-        query = Query(self._store.meta, self._store.models)
-        for name, op, value in _conditions(filters):
-            query = query.with_filter(name, value, op)
+        if isinstance(filters, ClientQuery):
+            if filters.query.model is not self._store.meta:
+                raise DeclarationError(
+                    f"the query is about {filters.query.model.name}, and not about {self._store.meta.name}"
+                )
+            query = filters.query.with_(limit=None)
+        else:
+            query = Query(self._store.meta, self._store.models)
+            for name, op, value in _conditions(filters):
+                query = query.with_filter(name, value, op)
         for term in [sorts] if isinstance(sorts, str) else (sorts or ()):
             name, _, direction = term.partition(":") if isinstance(term, str) else (term[0], "", term[1])
             query = query.with_sort(name, direction or "asc")
@@ -217,7 +225,7 @@ def _includes(model: ModelMeta, models: Models, names: Iterable[str]) -> tuple[I
     return tuple(includes)
 
 
-def _conditions(filters: Filters | None) -> Sequence[tuple[str, str, Any]]:
+def _conditions(filters: Conditions | None) -> Sequence[tuple[str, str, Any]]:
     if filters is None:
         return ()
     pairs = filters.items() if isinstance(filters, Mapping) else filters

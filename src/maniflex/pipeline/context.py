@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,7 +37,7 @@ from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.parse import pairs
-from maniflex.query.query import Forced, ModellessQuery, Narrowed, Query
+from maniflex.query.query import ClientQuery, Forced, ModellessQuery, Narrowed, Query
 
 if TYPE_CHECKING:
     from maniflex.app.server import Server
@@ -369,6 +369,28 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
         names = await self.redacted(model.cls) if model.cls in self.runtime.redactions else ()
         return tuple([field for field in model.fields if field.api in names])
+
+    async def read_query(
+        self,
+        model: type[Model] | str,
+        *,
+        filter: str | Iterable[str] = (),
+        sort: str | Iterable[str] = (),
+    ) -> ClientQuery:
+        """What a client filters and sorts by, for `ctx.db(model).list`; 400 for what a list would refuse it.
+
+        Each text is written as in a query string: `status:eq:open`, `title:desc`. An empty one is none.
+        Only fields of the model itself can be named, and none that is hidden from this caller.
+        """
+        texts = [[part] if isinstance(part, str) else [*part] for part in (filter, sort)]
+        filters, sorts = ([text for text in part if text] for part in texts)
+        request = self
+        while request.parent is not None:
+            request = request.parent
+        listings = self.runtime.store(model).listings
+        return await self.runtime.redactions.read(
+            request, lambda hiding: listings.parse_conditions(filters, sorts, hiding)
+        )
 
     def keep_answer_secret(self) -> None:
         """Let no store keep the answer: it shows a secret once, such as a token or a new password."""

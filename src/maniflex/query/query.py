@@ -428,3 +428,10 @@ def models_included(includes: Iterable[Include]) -> Iterator[str]:
     for include in includes:
         yield from models_along((include.relation,))
         yield from models_included(include.nested)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuery:
+    """Filters and sorts that a client has sent and that were read by the rules of clients."""
+
+    query: Query

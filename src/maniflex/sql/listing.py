@@ -5,8 +5,10 @@ Every page is one statement, with its total in the last column of each row; a ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
@@ -16,7 +18,7 @@ from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.hiding import NOTHING, AskedFields, Hiding
 from maniflex.query.parse import OwnParameters, parse
-from maniflex.query.query import Cursor, Forced, Models, Query, models_reached
+from maniflex.query.query import ClientQuery, Cursor, Forced, Models, Query, models_reached
 from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
@@ -214,6 +216,13 @@ class Listings:
         """What a caller asks for with this text, to whom some fields do not exist."""
         query = parse(query_string, self._model.meta, self._models, self._limits, hiding, self.own)
         return query.with_(must_bind=self._must_bind)
+
+    def parse_conditions(self, filters: Iterable[str], sorts: Iterable[str], hiding: Hiding) -> ClientQuery:
+        """Filters and sorts of a client on the fields of the model itself; those of others stay closed."""
+        pairs = [*(("filter", text) for text in filters), *(("sort", text) for text in sorts)]
+        limits = replace(self._limits, path_depth=0)
+        text = urlencode(pairs).encode()
+        return ClientQuery(parse(text, self._model.meta, self._models, limits, hiding))
 
 
 class _Parts:
