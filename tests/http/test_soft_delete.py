@@ -17,12 +17,15 @@ from maniflex import (
     WithDeletedAt,
     WithIsDeleted,
     field,
+    file,
     has_many,
     with_transaction,
 )
+from maniflex.admin import Inline, ModelAdmin
 from maniflex.model.meta import SoftDelete
 from maniflex.testing import FakeClock, client
 from tests.kit.http import created, data_of, error_of, serving, total
+from tests.kit.panel import visiting
 
 
 class Note(Model, WithDeletedAt):
@@ -285,3 +288,50 @@ def test_a_marker_that_only_clients_could_write_stops_the_start() -> None:
         DeclarationError, match=r"Bin\.gone: marks deleted records, which no client may write"
     ):
         server.seal()
+
+
+class Shelf(Model, table="shelves"):
+    name: str
+    books: list[Book] = has_many()
+
+
+class Book(Model, soft_delete="gone", table="books"):
+    title: str = field(unique=True, filterable=True)
+    shelf_id: str | None = None
+    cover: str | None = file()
+    gone: bool = False
+
+
+async def test_neither_forms_nor_files_of_lines_nor_the_panel_write_a_marker(sqlite_url: str) -> None:
+    server = Server(storage="memory:")
+    server.register(Shelf, Book)
+    panel = server.admin(role="superuser")
+    panel.add(ModelAdmin(Shelf, inlines=(Inline(Book, columns=("title",)),)))
+    panel.add(ModelAdmin(Book, can_import=True))
+    async with visiting(server, sqlite_url) as browser:
+        http = browser.http
+        picture = {"cover": ("a.png", b"\x89PNG\r\n\x1a\n", "image/png")}
+        sent = await http.post("/api/books", data={"title": "form", "gone": "true"}, files=picture)
+        one = data_of(sent, 201)["id"]
+        assert (await http.patch(f"/api/books/{one}", data={"gone": "true"}, files=picture)).status_code == 200
+
+        assert 'name="f.gone"' not in await browser.get("/books/new")
+        await browser.send("/books", {"f.title": "panel", "f.gone": "true", "_key": "1"})
+        await browser.get(f"/books/{one}/edit")
+        await browser.send(f"/books/{one}", {"f.title": "form", "f.gone": "true", "_seen": '{"title": "form"}'})
+        await browser.get("/books")
+        await browser.post("/books/bulk", {"all": "1", "action": "set", "set.gone": "true", "confirm": "1"})
+        await browser.get("/shelves/new")
+        row = {"inline.books.0._id": "", "inline.books.0.title": "inline", "inline.books.0.gone": "true"}
+        await browser.send("/shelves", {"f.name": "top", "_key": "2", **row})
+
+        await browser.get("/books/import")
+        lines = {"file": ("books.csv", b"title,gone\nline,true\nform,true\n")}
+        controls = {"step": "check", "upsert": "title", "map.gone": "gone"}
+        place = await browser.post("/books/import", controls, files=lines)
+        if place.status_code == 303:
+            await browser.post(place.headers["location"].removeprefix(browser.root) + "/start")
+
+        rows = await server.raw_query("SELECT title, gone FROM books ORDER BY title")
+    assert {row["title"] for row in rows} >= {"form", "inline", "panel"}
+    assert [row["title"] for row in rows if row["gone"]] == []
