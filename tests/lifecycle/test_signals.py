@@ -304,4 +304,4 @@ async def ask_until_told(client: Connection) -> None:
         assert status == 200
         if headers.get("connection") == "close":
             return
-        await asyncio.sleep(0.01)  # it must stay: between two requests the connection is idle
+        await asyncio.sleep(0.1)  # it must stay: between two requests the connection is idle
