@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maniflex import DeclarationError, Model, Server, WithDeletedAt, field, has_many
+from maniflex import Context, DeclarationError, Model, Next, Server, WithDeletedAt, field, has_many
 from maniflex.admin import AdminContext, Inline, ModelAdmin
 from tests.admin.test_forms import controls_of
 from tests.kit.bookshop import make_shop
@@ -69,6 +69,21 @@ async def test_a_delete_that_cannot_be_says_so_first_and_leads_to_what_is_in_the
         assert "deleted for good" not in words
         assert words.index("cannot be deleted") < words.index("stand in the way")
         assert f'href="/admin/poems?f_poet_id={poet.id}">1 record' in page
+
+
+async def test_a_delete_that_a_rule_refuses_says_the_code_of_the_refusal(sqlite_url: str) -> None:
+    server = make_server()
+
+    @server.pipeline.service.middleware(models=[Poet], operations="delete")
+    async def keep(ctx: Context, next: Next) -> None:
+        ctx.abort(409, "STILL_READ", "people still read this poet")
+
+    async with visiting(server, sqlite_url) as browser:
+        poet = await server.db(Poet).create(name="Shelley")
+        await browser.get(f"/poets/{poet.id}/delete")
+        refused = await browser.post(f"/poets/{poet.id}/delete")
+        assert refused.status_code == 409
+        assert "STILL_READ people still read this poet" in text_of(refused.text)
 
 
 async def test_the_audit_names_records_as_lists_do(sqlite_url: str) -> None:

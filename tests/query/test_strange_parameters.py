@@ -92,6 +92,16 @@ async def test_a_parameter_that_means_something_elsewhere_says_what_to_write() -
                 assert message_of(await http.get(f"{path}?{query}")).endswith(words), query
 
 
+async def test_where_nothing_declares_them_none_of_them_lists_everything() -> None:
+    server = Server("sqlite:///:memory:")
+    server.register(Book)
+    names = ("title", "order", "fields", "offset", "page_size", "per_page", "sort_by", "ordering", "expand")
+    async with client(server) as http:
+        await http.post("/api/books", json={"title": "Dune"})
+        statuses = {name: (await http.get("/api/books", params={name: "x"})).status_code for name in names}
+    assert statuses == dict.fromkeys(names, 400)
+
+
 async def test_other_names_pass_and_declared_ones_are_read_whatever_they_mean_elsewhere() -> None:
     passing = ("tab=2", "utm_source=x", "preview=1", "age=3", "", "&", "=x", "secret=x", "secret__eq=x")
     async with serving() as http:

@@ -232,6 +232,27 @@ async def test_end_all_ends_sessions_and_keys_without_a_verify(database_url: str
         await house.sign_in(http)
 
 
+async def test_a_key_ends_with_the_sessions_of_its_maker(database_url: str) -> None:
+    tokens, keys = auth.Tokens(SECRET, issuer="us", revoker=auth.SqlRevoker()), auth.ApiKeys()
+    server = plain_app(tokens.bearer(), auth.api_keys(store=keys))
+
+    async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo:
+        return AuthInfo(user_id="ada", tenant_id="acme")
+
+    tokens.mount(server, login=log_in)
+    keys.mount(server)
+    clock = FakeClock(NOW)
+    async with serving(server, database_url, clock) as http:
+        body = {"email": "ada", "password": PASSWORD}
+        pair = data_of(await http.post("/api/auth/login", json=body))
+        headers = {"Authorization": f"Bearer {pair['access_token']}"}
+        made = data_of(await http.post("/api/api_keys", json={"name": "ci"}, headers=headers), 201)
+        assert (await http.get("/api/me", headers={"X-API-Key": made["key"]})).status_code == 200
+        clock.advance(timedelta(seconds=1))
+        assert (await http.post("/api/auth/logout-all", headers=headers)).status_code == 204
+        assert (await http.get("/api/me", headers={"X-API-Key": made["key"]})).status_code == 401
+
+
 async def test_end_all_stays_in_the_tenant_unless_it_is_given_a_user_id(database_url: str) -> None:
     """Two tenants may have users of the same id; `logout-all` of one must not reach the other."""
     tokens = auth.Tokens(SECRET, issuer="us", revoker=auth.SqlRevoker())
