@@ -313,12 +313,16 @@ async def test_neither_forms_nor_files_of_lines_nor_the_panel_write_a_marker(sql
         picture = {"cover": ("a.png", b"\x89PNG\r\n\x1a\n", "image/png")}
         sent = await http.post("/api/books", data={"title": "form", "gone": "true"}, files=picture)
         one = data_of(sent, 201)["id"]
-        assert (await http.patch(f"/api/books/{one}", data={"gone": "true"}, files=picture)).status_code == 200
+        assert (
+            await http.patch(f"/api/books/{one}", data={"gone": "true"}, files=picture)
+        ).status_code == 200
 
         assert 'name="f.gone"' not in await browser.get("/books/new")
         await browser.send("/books", {"f.title": "panel", "f.gone": "true", "_key": "1"})
         await browser.get(f"/books/{one}/edit")
-        await browser.send(f"/books/{one}", {"f.title": "form", "f.gone": "true", "_seen": '{"title": "form"}'})
+        await browser.send(
+            f"/books/{one}", {"f.title": "form", "f.gone": "true", "_seen": '{"title": "form"}'}
+        )
         await browser.get("/books")
         await browser.post("/books/bulk", {"all": "1", "action": "set", "set.gone": "true", "confirm": "1"})
         await browser.get("/shelves/new")
