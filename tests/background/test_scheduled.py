@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -509,3 +510,10 @@ async def test_a_second_start_finds_its_indexes_as_they_should_be(
             pass
 
     assert [r.getMessage() for r in caplog.records if "index" in r.getMessage()] == []
+
+
+def test_the_settings_of_a_runner_have_names_and_types() -> None:
+    parameters = inspect.signature(Server().scheduled.runner).parameters
+    assert {"interval", "batch", "max_batches", "clock", "on_delete", "on_set_field"} == parameters.keys()
+    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters.values())
+    assert "Any" not in {one.annotation for one in parameters.values()}

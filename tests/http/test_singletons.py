@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+import maniflex
 from maniflex import DeclarationError, Model, Server, field
 from maniflex.testing import client
 from tests.kit.http import data_of, error_of, offenders, serving
@@ -38,6 +39,15 @@ async def test_it_can_be_changed_before_it_was_ever_read(database_url: str) -> N
         changed = data_of(await http.patch("/api/settings", json={"dark": True, "id": "other"}))
         assert (changed["id"], changed["dark"], changed["title"]) == ("singleton", True, "untitled")
         assert data_of(await http.get("/api/settings")) == changed
+
+
+async def test_code_finds_it_by_the_id_that_the_package_names(sqlite_url: str) -> None:
+    server = Server()
+    server.register(Settings)
+    async with client(server, database=sqlite_url) as http:
+        found = data_of(await http.get("/api/settings"))
+        assert found["id"] == maniflex.SINGLETON_ID
+        assert (await server.db(Settings).read(maniflex.SINGLETON_ID)).title == "untitled"
 
 
 async def test_its_rules_hold(database_url: str) -> None:
