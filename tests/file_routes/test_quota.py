@@ -114,7 +114,7 @@ async def test_thirty_urls_do_not_store_thirty_times_the_quota(
     storage: Any = "memory:" if stored_in == "memory" else s3_storage(s3_endpoint, presign=stored_in)
     server = a_server(storage, Clip, file_quota=lambda scope: 1000)
     async with site(server, database_url) as http:
-        wishes = [{"size": 1000}, {"size": 1}, {}, *({"size": size} for size in range(27))]
+        wishes = [{"size": 1000}, {"size": 1}, {}, *({"size": size} for size in range(1, 28))]
         answers = await asyncio.gather(
             *(http.post(MINT, json={**WISH, **wish}, headers=A) for wish in wishes)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,13 @@ class Stop:
         self.stage, self.error = stage, None
         self.is_reached.clear()
         self.goes_on.clear()
+
+    async def move_to(self, stage: str) -> None:
+        """Let what waits here go on, as far as another stage."""
+        goes_on, self.goes_on = self.goes_on, asyncio.Event()
+        self.at(stage)
+        goes_on.set()
+        await asyncio.wait_for(self.is_reached.wait(), 20)
 
     async def pass_by(self, stage: str) -> None:
         if stage == self.stage:
@@ -234,6 +241,111 @@ async def go_through_stages(world: World, way: str, fate: Any, clock: FakeClock)
         task = asyncio.create_task(world.upload(way))
         await asyncio.wait_for(world.stop.is_reached.wait(), 20)
         await fate(world, task, clock, what)
+
+
+@pytest.mark.parametrize("fate", [break_off, be_cancelled])
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_upload_that_stood_still_and_fails_behind_its_object_leaves_none(
+    database_url: str, tmp_path: Path, way: str, fate: Any
+) -> None:
+    """Its row is gone when the object comes, and what tells of that does not get so far."""
+    clock = FakeClock()
+    async with a_world(database_url, LocalStorage(tmp_path / "uploads"), clock) as world:
+        world.stop.at(STAGES[2])
+        task = asyncio.create_task(world.upload(way))
+        await asyncio.wait_for(world.stop.is_reached.wait(), 20)
+        clock.advance(timedelta(days=3))
+        await world.assert_fits("while it stands still")
+        await world.stop.move_to(STAGES[3])
+        await fate(world, task, clock, f"{way}, {fate.__name__}")
+        assert await world.objects() == set()
+
+
+@pytest.mark.parametrize("stage", STAGES[2:4])
+@pytest.mark.parametrize("other", ["under way", "stored", "named by a record"])
+async def test_an_upload_that_stood_still_leaves_a_later_one_of_its_key_alone(
+    database_url: str, tmp_path: Path, stage: str, other: str
+) -> None:
+    """`file_key` gives equal keys: whoever is told 201 has its bytes, and nobody is told it for another's."""
+    clock, stops = FakeClock(), (Stop(), Stop())
+    storage, later_part = LocalStorage(tmp_path / "uploads"), ("a.bin", b"later" * 99, "application/x-b")
+
+    def a_server(stop: Stop) -> Server:
+        server = Server(
+            storage=StoppingStorage(storage, stop),
+            background=False,
+            file_key=lambda ctx, filename, content_type: f"same/{filename}",
+        )
+        server.register(Film)
+        return server
+
+    early, late = map(a_server, stops)
+    async with (
+        client(early, database=database_url, clock=clock) as http,
+        client(late, database=database_url, clock=clock) as later_http,
+    ):
+        stops[0].at(stage)
+        upload = asyncio.create_task(http.post("/api/files", files={"file": PART}))
+        await stops[0].is_reached.wait()
+        clock.advance(timedelta(days=3))
+        await late.files.sweep()
+        if other == "under way":
+            stops[1].at(STAGES[1])
+        later_upload = asyncio.create_task(later_http.post("/api/files", files={"file": later_part}))
+        await asyncio.wait(
+            (later_upload, asyncio.create_task(stops[1].is_reached.wait())), return_when="FIRST_COMPLETED"
+        )
+        if other == "named by a record":
+            assert (await later_http.post("/api/films", json={"notes": "same/a.bin"})).status_code == 201
+        stops[0].goes_on.set()
+        assert (await upload).status_code >= 400
+        stops[1].goes_on.set()
+        answer = await later_upload
+        await late.files.sweep()
+
+        keys = {key async for key in storage.list_keys()}
+        assert keys == {row.key for row in await late.files.desk.rows.page("", 10)}
+        assert (await late.files.check()).is_clean
+        if other == "under way":  # nobody knows whose object it would have been
+            assert answer.status_code >= 400
+            assert keys == set()
+        else:
+            assert (answer.status_code, keys) == (201, {"same/a.bin"})
+            async with await late.files.open("same/a.bin") as reader:
+                assert await reader.read() == later_part[1]
+
+
+@pytest.mark.parametrize("presign", ["put", "post"])
+async def test_a_signed_url_that_is_used_once_more_leaves_no_object_behind(
+    database_url: str, s3_endpoint: str, presign: str
+) -> None:
+    """Its file was named and removed, and the URL is still good."""
+    clock = FakeClock(datetime.now(UTC))
+    async with (
+        a_world(database_url, s3_storage(s3_endpoint, presign=presign), clock) as world,
+        httpx.AsyncClient() as bucket,
+    ):
+        wish = {"filename": PART[0], "content_type": PART[2]}
+        target = (await world.http.post("/api/films/raw/upload-url", json=wish)).json()["data"]
+
+        async def send() -> None:
+            form: dict[str, Any] = {"data": target["fields"], "files": {"file": PART}}
+            body = {"content": PART[1], "headers": target["headers"]} if presign == "put" else form
+            assert (await bucket.request(target["method"], target["url"], **body)).is_success
+
+        await send()
+        film = (await world.http.post("/api/films", json={"raw": target["key"]})).json()["data"]
+        assert (await world.http.delete(f"/api/films/{film['id']}")).status_code == 204
+        report = await world.other.files.sweep()
+        assert (report.removed, await world.objects()) == (1, set())
+        assert (await world.other.files.check()).is_clean
+        again = await world.http.post("/api/films", json={"raw": target["key"]})
+        assert again.status_code == 422
+
+        await send()
+        clock.advance(timedelta(days=2))
+        await world.assert_fits("after the second upload")
+        assert await world.objects() == await world.rows() == set()
 
 
 async def test_a_cleaner_that_looked_too_early_does_not_remove_the_row(

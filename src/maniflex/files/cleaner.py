@@ -87,7 +87,11 @@ class Cleaner(Loop):
             retry_at = now + BACKOFF(file.attempts + 1)
             await desk.rows.put_back(file.key, lease, retry_at=retry_at, now=now)
             return False
-        await desk.rows.remove(file.key, lease)
+        now = desk.clock.now()
+        if file.open_until is not None and file.open_until > now:
+            await desk.rows.keep_until(file.key, lease, until=file.open_until, now=now)
+        else:
+            await desk.rows.remove(file.key, lease)
         return True
 
     async def _remove_temporaries(self, report: CleanReport) -> None:

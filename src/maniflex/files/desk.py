@@ -14,6 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.config import Config
@@ -50,6 +51,7 @@ from maniflex.storage.port import (
     FileMeta,
     PresignedUpload,
     Reader,
+    ServedHere,
     Storage,
     pins_upload_size,
     presign_file,
@@ -73,6 +75,13 @@ class MintedUpload:
     upload: PresignedUpload
 
 
+class LeftFile(NamedTuple):
+    """A file whose store failed. Without the id of a row it is given up only if its row is gone."""
+
+    key: str
+    id: str | None = None
+
+
 class FileDesk:
     """The files of one server; at work once `attach` has given it a database."""
 
@@ -86,7 +95,7 @@ class FileDesk:
         self.quota = FileQuota(config.file_quota, lambda: self.rows, self._see_uploads)
         self.signer: UrlSigner | None = None  # of URLs that lead here, once the server is started
         self.uploads = RunningUploads(self)
-        self._left_keys: set[str] = set()  # of stores that failed while the database did
+        self._left_files: set[LeftFile] = set()  # of stores that failed while the database did
 
     def attach(self, rows: FileStore, clock: Clock) -> None:
         """Use these tables and this clock."""
@@ -139,25 +148,25 @@ class FileDesk:
         await intake.look()
         name = clean_filename(filename)
         key = await self._new_key(ctx, name, intake.content_type)
-        upload = Upload(self, key)
-        await self._begin(key, name, intake.content_type, rules or NO_RULES, owner)
+        id = await self._begin(key, name, intake.content_type, rules or NO_RULES, owner)
+        upload = Upload(self, id)
         try:
             with self.uploads.keep(upload):
-                file = await self._store_bytes(storage, key, name, intake, keeps=rules is None)
+                file = await self._store_bytes(storage, id, key, name, intake, keeps=rules is None)
             if await self.quota.is_passed(owner):
                 raise no_room()
             return file
         except BaseException as error:
             if isinstance(error, FileExists) and self.config.file_key is not None:
-                await self.rows.forget(key)  # the object is another's, so no cleaner may remove it
+                await self.rows.forget(id)  # the object is another's, so no cleaner may remove it
             else:
-                await self._give_up(key)
+                await self._give_up(LeftFile(key, id))
             if intake.failure is not None and intake.failure is not error:
                 raise intake.failure from error
             raise
 
     async def _store_bytes(
-        self, storage: Storage, key: str, filename: str, intake: Intake, *, keeps: bool
+        self, storage: Storage, id: str, key: str, filename: str, intake: Intake, *, keeps: bool
     ) -> StoredFile:
         meta = FileMeta(filename, intake.content_type)
         with storage_errors():
@@ -165,7 +174,7 @@ class FileDesk:
         now = self.clock.now()
         ttl = self.config.files_unclaimed_ttl if keeps else self.config.files_pending_ttl
         is_ours = await self.rows.complete(
-            key,
+            id,
             content_type=intake.content_type,
             size=stored_meta.size,
             sha256=intake.sha256,
@@ -177,11 +186,10 @@ class FileDesk:
             raise FileGone()
         return await self._existing(key)
 
-    async def _begin(
-        self, key: str, filename: str, content_type: str, rules: FileRules, owner: Owner
-    ) -> None:
+    async def _begin(self, key: str, filename: str, content_type: str, rules: FileRules, owner: Owner) -> str:
+        """Note the upload; the id of its row, which no other upload to this key has."""
         now = self.clock.now()
-        is_new = await self.rows.begin(
+        id = await self.rows.begin(
             key,
             filename=filename,
             content_type=content_type,
@@ -190,25 +198,29 @@ class FileDesk:
             expires_at=now + self.config.files_pending_ttl,
             now=now,
         )
-        if not is_new:
+        if id is None:
             raise FileExists(f"{key} is the key of another file already")
+        return id
 
-    async def _give_up(self, key: str) -> None:
+    async def _give_up(self, file: LeftFile) -> None:
         """Condemn a file whose store failed, whether or not its row is still there.
 
         The row is gone where this process stood still for so long that another took the upload for dead. All
         of the object may be there all the same, and without a row nobody would ever find it.
         """
-        self._left_keys.add(key)
+        self._left_files.add(file)
         with suppress(Exception):
             await self.condemn_left()
 
     async def condemn_left(self) -> None:
         """Condemn the files whose stores failed, for as long as it takes."""
-        while self._left_keys:
-            key = next(iter(self._left_keys))
-            await self.rows.give_up(key, self.clock.now())
-            self._left_keys.discard(key)
+        while self._left_files:
+            file = next(iter(self._left_files))
+            if file.id is None:
+                await self.rows.give_up_lost(file.key, self.clock.now())
+            else:
+                await self.rows.give_up(file.id, file.key, self.clock.now())
+            self._left_files.discard(file)
             self.on_condemned()
 
     async def receive(
@@ -221,23 +233,22 @@ class FileDesk:
             raise FileNotFound()
         if file.state is not FileState.PENDING:
             raise FileInUse("a file was uploaded here already")
-        upload = Upload(self, key, at_least=file.expires_at)
+        upload = Upload(self, file.id, at_least=file.expires_at)
         intake = Intake(chunks, FileRules(max_size=max_size), content_type=content_type, on_chunk=upload.note)
         await intake.look()
         try:
             with storage_errors(), self.uploads.keep(upload):
                 meta = await self.storage.store(key, intake, FileMeta(file.filename, content_type))
+            return await self._complete(file, meta, intake.sha256)
         except FileExists:
             raise FileInUse("a file was uploaded here already") from None
         except BaseException as error:
+            await self._give_up(LeftFile(key))  # a row that is still there may be tried again
+            if isinstance(error, UnknownFile):
+                raise FileNotFound() from None
             if intake.failure is not None and intake.failure is not error:
                 raise intake.failure from error
             raise
-        try:
-            return await self._complete(file, meta, intake.sha256)
-        except UnknownFile:
-            await self._give_up(key)
-            raise FileNotFound() from None
 
     # -- naming
 
@@ -300,7 +311,7 @@ class FileDesk:
     async def _complete(self, file: StoredFile, meta: FileMeta, sha256: str | None) -> StoredFile:
         # False when another request was quicker; the file is the same.
         await self.rows.complete(
-            file.key,
+            file.id,
             content_type=clean_content_type(meta.content_type) or OCTET_STREAM,
             size=meta.size,
             sha256=sha256,
@@ -413,21 +424,24 @@ class FileDesk:
                 self.storage, key, ttl=ttl, max_size=most, content_type=content_type, filename=name
             )
         now = self.clock.now()
-        is_new = await self.rows.begin(
+        expires_at = now + ttl + UNLINKED_PRESIGNED
+        id = await self.rows.begin(
             key,
             filename=name,
             content_type=content_type,
             acl=rules.acl,
             owner=owner,
-            expires_at=now + ttl + UNLINKED_PRESIGNED,
+            expires_at=expires_at,
             now=now,
             reserved=None if room is None else most,
             look_at=None if room is None else now + ttl,
+            # An upload that passes this server asks nobody whether its row is still there.
+            open_until=None if isinstance(self.storage, ServedHere) else expires_at,
         )
-        if not is_new:
+        if id is None:
             raise FileExists(f"{key} is the key of another file already")
         if room is not None and await self.quota.is_passed(owner):  # another was quicker
-            await self.rows.forget(key)
+            await self.rows.forget(id)
             raise no_room()
         return MintedUpload(key, most, upload)
 
@@ -447,7 +461,7 @@ class FileDesk:
             try:
                 await self.complete(file)
             except UnknownFile:
-                await self.rows.give_back(file.key, look_at=now + LOOKED_AT_EVERY, now=now)
+                await self.rows.give_back(file.id, look_at=now + LOOKED_AT_EVERY, now=now)
             except RequestError as error:
                 self.logger.warning("a presigned upload could not be looked at: %s", error)
                 return
@@ -472,9 +486,9 @@ class FileDesk:
 class Upload:
     """A file whose bytes are on their way: its row is kept from expiring while they are."""
 
-    def __init__(self, desk: FileDesk, key: str, at_least: datetime | None = None) -> None:
-        self.key = key
+    def __init__(self, desk: FileDesk, id: str, at_least: datetime | None = None) -> None:
         self._desk = desk
+        self._id = id  # of its row
         self._at_least = at_least
         self._noted = desk.clock.monotonic()
         self._every = desk.config.files_pending_ttl.total_seconds() / 3
@@ -494,7 +508,7 @@ class Upload:
         desk = self._desk
         now = desk.clock.now()
         until = now + desk.config.files_pending_ttl
-        if not await desk.rows.prolong(self.key, max(until, self._at_least or until), now):
+        if not await desk.rows.prolong(self._id, max(until, self._at_least or until), now):
             self._is_gone = True
             raise FileGone()
         self._noted = desk.clock.monotonic()

@@ -47,6 +47,8 @@ class StoredFile(Model, table="stored_file", headless=True):
     # Of a presigned upload that counts against a quota: the bytes it may have, until they are seen.
     reserved: int | None = field(default=None)
     look_at: datetime | None = field(default=None)  # when it is seen whether it was uploaded
+    # A client may still upload to the storage by itself, with a URL of this key; its row stays until then.
+    open_until: datetime | None = field(default=None)
     was_linked: bool = field(default=False)  # a record has named it that names it no more
     lease: str | None = field(default=None, hidden=True)  # of the cleaner that removes it
     lease_until: datetime | None = field(default=None)  # not before, after a removal that failed

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from maniflex._ids import new_id
+from maniflex.background.json_text import instant
 from maniflex.background.parameters import parameters_of
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -43,6 +44,7 @@ class ClaimedFile(NamedTuple):
 
     key: str
     attempts: int
+    open_until: datetime | None  # a client may upload it until then
 
 
 class LinkRow(NamedTuple):
@@ -78,10 +80,12 @@ class FileStore:
         now: datetime,
         reserved: int | None = None,
         look_at: datetime | None = None,
-    ) -> bool:
-        """Note a file that is about to be stored; False when the key is taken."""
+        open_until: datetime | None = None,
+    ) -> str | None:
+        """Note a file that is about to be stored; the id of its row, None when the key is taken."""
+        id = new_id()
         statement = self._sql["begin"].bind(
-            id=new_id(),
+            id=id,
             key=key,
             filename=filename,
             content_type=content_type,
@@ -92,9 +96,10 @@ class FileStore:
             expires_at=self._time(expires_at),
             reserved=reserved,
             look_at=self._time(look_at),
+            open_until=self._time(open_until),
             now=self._time(now),
         )
-        return bool(await self.adapter.write(statement))
+        return id if await self.adapter.write(statement) else None
 
     async def adopt(
         self, key: str, *, filename: str, content_type: str, size: int, etag: str, now: datetime
@@ -111,22 +116,28 @@ class FileStore:
         )
         return bool(await self.adapter.write(statement))
 
-    async def forget(self, key: str) -> None:
+    async def forget(self, id: str) -> None:
         """Drop the row of a pending file whose key turned out to be another object's."""
-        await self.adapter.execute(self._sql["forget"].bind(key=key))
+        await self.adapter.execute(self._sql["forget"].bind(id=id))
 
-    async def give_up(self, key: str, now: datetime) -> None:
+    async def give_up(self, id: str, key: str, now: datetime) -> None:
         """Condemn a file that no record names, also if it has no row or a cleaner has begun to remove it."""
-        await self.adapter.execute(self._sql["give_up"].bind(id=new_id(), key=key, now=self._time(now)))
+        values = {"new_id": new_id(), "key": key, "now": self._time(now)}
+        await self.adapter.execute(self._sql["give_up"].bind(id=id, **values))
 
-    async def prolong(self, key: str, expires_at: datetime, now: datetime) -> bool:
+    async def give_up_lost(self, key: str, now: datetime) -> None:
+        """Condemn a file only if it has no row, or a cleaner has begun to remove it."""
+        values = {"new_id": new_id(), "key": key, "now": self._time(now)}
+        await self.adapter.execute(self._sql["give_up_lost"].bind(**values))
+
+    async def prolong(self, id: str, expires_at: datetime, now: datetime) -> bool:
         """Keep a pending file for longer; False when it is pending no more."""
         times = {"expires_at": self._time(expires_at), "now": self._time(now)}
-        return bool(await self.adapter.write(self._sql["prolong"].bind(key=key, **times)))
+        return bool(await self.adapter.write(self._sql["prolong"].bind(id=id, **times)))
 
     async def complete(
         self,
-        key: str,
+        id: str,
         *,
         content_type: str,
         size: int,
@@ -137,7 +148,7 @@ class FileStore:
     ) -> bool:
         """Note that all of a pending file is stored; False when it is pending no more."""
         statement = self._sql["complete"].bind(
-            key=key,
+            id=id,
             content_type=content_type,
             size=size,
             sha256=sha256,
@@ -162,10 +173,10 @@ class FileStore:
         rows = await self._primary.fetch(self._sql["to_look_at"].bind(now=self._time(now), limit=limit))
         return [self._file(row) for row in rows]
 
-    async def give_back(self, key: str, *, look_at: datetime, now: datetime) -> None:
+    async def give_back(self, id: str, *, look_at: datetime, now: datetime) -> None:
         """Let a presigned upload that did not come hold no bytes of the quota any more."""
         times = {"look_at": self._time(look_at), "now": self._time(now)}
-        await self.adapter.execute(self._sql["give_back"].bind(key=key, **times))
+        await self.adapter.execute(self._sql["give_back"].bind(id=id, **times))
 
     async def find(self, key: str) -> StoredFile | None:
         row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))
@@ -239,7 +250,10 @@ class FileStore:
         """Lease files that are to be removed: condemned ones, and those whose time is over."""
         times = {"until": self._time(until), "now": self._time(now)}
         rows = await self.adapter.write(self._sql["claim"].bind(lease=lease, limit=limit, **times))
-        return [ClaimedFile(*row) for row in rows]
+        return [
+            ClaimedFile(key, attempts, None if open_until is None else instant(open_until))
+            for key, attempts, open_until in rows
+        ]
 
     async def remove(self, key: str, lease: str) -> bool:
         """Remove the row of a file whose object is gone; False when the lease is another's by now."""
@@ -249,6 +263,11 @@ class FileStore:
         """Try again later to remove a file."""
         times = {"retry_at": self._time(retry_at), "now": self._time(now)}
         await self.adapter.write(self._sql["put_back"].bind(key=key, lease=lease, **times))
+
+    async def keep_until(self, key: str, lease: str, *, until: datetime, now: datetime) -> None:
+        """Keep the row of a file whose object is gone, and remove the object once more at that time."""
+        times = {"until": self._time(until), "now": self._time(now)}
+        await self.adapter.execute(self._sql["keep_until"].bind(key=key, lease=lease, **times))
 
     async def failing(self) -> int:
         """How many files could not be removed yet, though it was tried."""

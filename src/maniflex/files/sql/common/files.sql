@@ -7,7 +7,8 @@
 --               │                  │ │ └───keep_unlinked────┘ │
 --               └─condemn, claim─▶ condemned ◀──condemn_unlinked
 --                 (no row) ─give_up─▶ │ ▲
---                                  │ └─ put_back: a removal that failed is tried again later
+--                                  │ ├─ put_back: a removal that failed is tried again later
+--                                  │ └─ keep_until: a client still has a URL to upload it to
 --                                  └──remove──▶ (no row, no object)
 --
 -- A file is linked as long as a row of file_link names it. `claim` gives a file that is condemned, or whose time is
@@ -25,9 +26,9 @@ CREATE INDEX IF NOT EXISTS stored_file_look_at_idx ON stored_file (look_at) WHER
 
 -- name: begin
 INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-                         look_at, was_linked, attempts, created_at, updated_at)
+                         look_at, open_until, was_linked, attempts, created_at, updated_at)
 VALUES (:id, :key, 'pending', :filename, :content_type, '', :acl, :scope, :tenant_id, :actor_id, :expires_at, :reserved,
-        :look_at, false, 0, :now, :now)
+        :look_at, :open_until, false, 0, :now, :now)
     ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
@@ -39,24 +40,34 @@ VALUES (:id, :key, 'stored', :filename, :content_type, :size, :etag, 'private', 
 RETURNING id;
 
 -- name: forget
-DELETE FROM stored_file WHERE key = :key AND state = 'pending';
+DELETE FROM stored_file WHERE id = :id AND state = 'pending';
 
 -- name: give_up
--- A cleaner that holds the row loses it: it may have looked for the object before that was there.
+-- A cleaner that holds the row loses it: it may have looked for the object before that was there. Where the row of this
+-- upload is gone, another upload may have the key by now. What that one has stored is its own; while it is under way nobody
+-- knows whose object is there, so both are given up.
 INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, was_linked, attempts, created_at, updated_at)
-VALUES (:id, :key, 'condemned', '', '', '', 'private', '', false, 0, :now, :now)
+VALUES (:new_id, :key, 'condemned', '', '', '', 'private', '', false, 0, :now, :now)
     ON CONFLICT (key) DO UPDATE
    SET state = 'condemned', size = NULL, expires_at = NULL, lease = NULL, lease_until = NULL, updated_at = :now
- WHERE stored_file.state <> 'linked';
+ WHERE stored_file.state IN ('pending', 'condemned') OR (stored_file.state = 'stored' AND stored_file.id = :id);
+
+-- name: give_up_lost
+-- The same for an upload that may be tried again: only if its row is gone, or a cleaner's.
+INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, was_linked, attempts, created_at, updated_at)
+VALUES (:new_id, :key, 'condemned', '', '', '', 'private', '', false, 0, :now, :now)
+    ON CONFLICT (key) DO UPDATE
+   SET size = NULL, lease = NULL, lease_until = NULL, updated_at = :now
+ WHERE stored_file.state = 'condemned';
 
 -- name: prolong
-UPDATE stored_file SET expires_at = :expires_at, updated_at = :now WHERE key = :key AND state = 'pending' RETURNING id;
+UPDATE stored_file SET expires_at = :expires_at, updated_at = :now WHERE id = :id AND state = 'pending' RETURNING id;
 
 -- name: complete
 UPDATE stored_file
    SET state = 'stored', content_type = :content_type, size = :size, sha256 = :sha256, etag = :etag,
        expires_at = :expires_at, reserved = NULL, look_at = NULL, updated_at = :now
- WHERE key = :key AND state = 'pending'
+ WHERE id = :id AND state = 'pending'
 RETURNING id;
 
 -- name: used_bytes
@@ -64,25 +75,25 @@ SELECT coalesce(sum(coalesce(size, reserved)), 0) FROM stored_file WHERE scope =
 
 -- name: unseen_of
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+       look_at, open_until, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE scope = :scope AND state = 'pending' AND reserved IS NOT NULL ORDER BY id LIMIT :limit;
 
 -- name: to_look_at
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+       look_at, open_until, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE look_at <= :now AND state = 'pending' ORDER BY look_at LIMIT :limit;
 
 -- name: give_back
-UPDATE stored_file SET reserved = NULL, look_at = :look_at, updated_at = :now WHERE key = :key AND state = 'pending';
+UPDATE stored_file SET reserved = NULL, look_at = :look_at, updated_at = :now WHERE id = :id AND state = 'pending';
 
 -- name: find
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+       look_at, open_until, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE key = :key;
 
 -- name: page
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+       look_at, open_until, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: count
@@ -98,6 +109,10 @@ SELECT 1 FROM stored_file
 UPDATE stored_file SET lease = NULL, lease_until = :retry_at, attempts = attempts + 1, updated_at = :now
  WHERE key = :key AND lease = :lease
 RETURNING attempts;
+
+-- name: keep_until
+-- The object is gone, and may come again: it is removed once more when no URL leads to it.
+UPDATE stored_file SET lease = NULL, lease_until = :until, size = NULL, updated_at = :now WHERE key = :key AND lease = :lease;
 
 -- name: remove
 DELETE FROM stored_file WHERE key = :key AND lease = :lease AND state = 'condemned' RETURNING id;

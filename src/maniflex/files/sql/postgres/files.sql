@@ -2,7 +2,7 @@
 
 -- name: find_all
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
-       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+       look_at, open_until, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE key = ANY(:keys::text[]);
 
 -- name: lock
@@ -54,7 +54,7 @@ UPDATE stored_file SET state = 'condemned', expires_at = NULL, lease = :lease, l
      WHERE (state = 'condemned' AND (lease_until IS NULL OR lease_until <= :now))
         OR (state IN ('pending', 'stored') AND expires_at <= :now)
      LIMIT :limit FOR UPDATE SKIP LOCKED))
-RETURNING key, attempts;
+RETURNING key, attempts, open_until;
 
 -- name: links_of_all
 SELECT key, model, record_id, field FROM file_link WHERE key = ANY(:keys::text[]);
