@@ -12,13 +12,15 @@ from uuid import uuid4
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
 
+from maniflex._clock import SystemClock
+from maniflex.background.clock import EVERY
 from maniflex.background.jobs import Job, Result, Worker
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.errors import Unavailable
 from tests.kit.machines import OtherTime
 from tests.kit.processes import free_port, run_program
 from tests.kit.redis_queue import forgotten, keys
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, eventually
 
 SHORT = timedelta(milliseconds=400)
 KILLED = """
@@ -166,6 +168,86 @@ async def test_a_job_whose_claim_was_not_answered_is_begun_all_the_same(queue: R
 
     assert sorted(done) == sorted((id, 1) for id in ids)
     assert await left(queue) == []
+
+
+async def test_a_worker_of_many_types_finds_its_unanswered_claims_at_once(queue: RedisQueue) -> None:
+    lossy = LossyQueue(queue._url, prefix=queue.prefix, lease=SHORT)
+    lossy.lost = 3
+    await queue.enqueue(Job("a", max_retry=1, id="one"))
+    try:
+        lost_claims = (lossy.claim(types, 1) for types in (("a", "b", "c"), ("b", "c", "a"), ("c",)))
+        for outcome in await asyncio.gather(*lost_claims, return_exceptions=True):
+            assert isinstance(outcome, Unavailable)
+        await queue.enqueue(Job("c", max_retry=1, id="two"))
+        claims = [claim for _ in range(3) for claim in await lossy.claim(("c", "a", "b"), 8)]
+    finally:
+        await lossy.close()
+
+    assert sorted((one.job.id, one.job.attempt) for one in claims) == [("one", 1), ("two", 1)]
+
+
+class Shifted(SystemClock):
+    """The clock of a machine, by which another machine's has jumped."""
+
+    jump = timedelta(0)
+
+    def monotonic(self) -> float:
+        return super().monotonic() - self.jump.total_seconds()
+
+
+async def deliver_at(queue: RedisQueue, type: str, time: float) -> None:
+    """What a jump of the clock of Redis does to everything that runs."""
+    key, redis = f"{queue.prefix}:ready:{type}", queue._redis()
+    [one] = (await redis.xinfo_stream(key, full=True))["groups"][0]["pending"]
+    dump = await redis.dump(key)
+    old, new = (int(moment).to_bytes(8, "little") for moment in (one[2], time * 1000))
+    assert old in dump
+    content = dump[:-8].replace(old, new)
+    await redis.restore(key, 0, content + crc64(content).to_bytes(8, "little"), replace=True)
+
+
+def crc64(content: bytes) -> int:
+    """The checksum that Redis wants to see of what it restores."""
+    crc = 0
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x95AC9329AC4BC9B5 if crc & 1 else 0)
+    return crc
+
+
+async def test_no_job_is_taken_back_because_the_clock_of_redis_was_put_forward(queue: RedisQueue) -> None:
+    clock = Shifted()
+    other = RedisQueue(queue._url, prefix=queue.prefix, lease=SHORT, clock=clock)
+    try:
+        await other.enqueue(Job("a", id="mine", max_retry=1))
+        [claimed] = await queue.claim(("a",), 1)
+        assert await other.recover(("a",), None) == []
+        clock.jump = timedelta(hours=1)
+        await deliver_at(queue, "a", time.time() - 3600)
+        for _ in range(3):
+            assert await other.recover(("a",), None) == []
+            clock.jump -= EVERY  # it asks for the time anew, and doubts it
+
+        assert await queue.ack(claimed, Result())
+    finally:
+        await other.close()
+
+
+async def test_a_job_of_a_dead_worker_is_taken_back_though_the_clock_of_redis_was_put_back(
+    queue: RedisQueue,
+) -> None:
+    await queue.enqueue(Job("a", id="left"))
+    await queue.claim(("a",), 1)
+    await deliver_at(queue, "a", time.time() + 3600)
+    recoveries: list[str] = []
+
+    async def is_back() -> bool:
+        recoveries.extend(one.job.id for one in await queue.recover(("a",), None))
+        return bool(recoveries)
+
+    await eventually(is_back, "the job")
+    assert recoveries == ["left"]
 
 
 async def test_what_redis_refuses_is_told_in_our_own_words(queue: RedisQueue) -> None:

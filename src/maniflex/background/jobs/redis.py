@@ -23,7 +23,7 @@ from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._logging import guard_logger
-from maniflex.background.clock import AskedClock, synchronise
+from maniflex.background.clock import JUMP, AskedClock, may_take_over, synchronise
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter, dump, load, validate_job
 from maniflex.background.jobs.port import Delivery, Recovered
@@ -65,7 +65,7 @@ class RedisQueue:
         self._machine = clock or SystemClock()
         is_real = isinstance(self._machine, SystemClock)
         self.clock: Clock = AskedClock(self._machine, self._ask_time) if is_real else self._machine
-        self._unanswered: dict[tuple[str, ...], str] = {}  # types of a claim without an answer → its token
+        self._unanswered: dict[str, frozenset[str]] = {}  # token of a claim without an answer → its types
         self._client: Any = None
         self._scripts: dict[str, Any] = {}
 
@@ -116,12 +116,14 @@ class RedisQueue:
         was not begun, and its attempt is the same.
         """
         await synchronise(self.clock)
-        lost_token = self._unanswered.pop(tuple(types), None)
+        # A worker names its types in another order each time.
+        lost_token = next((token for token, lost in self._unanswered.items() if lost.issubset(types)), None)
+        self._unanswered.pop(lost_token or "", None)  # another claim beside this one takes another
         token = lost_token or new_id()
         try:
             rows = await self._call("claim", self._now(), token, limit, int(lost_token is not None), *types)
         except BaseException:
-            self._unanswered[tuple(types)] = token
+            self._unanswered[token] = frozenset(types)
             raise
         return [Delivery(replace(load(data), attempt=attempt), token) for data, attempt in rows]
 
@@ -151,10 +153,18 @@ class RedisQueue:
         return bool(await self._call("bury", *delivery.held, *letter_arguments))
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
-        """Take back jobs that sat idle for a whole lease."""
+        """Take back jobs that sat idle for a whole lease.
+
+        Redis counts that by its wall clock. When that has jumped, every job seems idle until its worker
+        renews it, so nothing is taken back before all workers had the time to.
+        """
+        await synchronise(self.clock)
+        if not may_take_over(self.clock):
+            return []
         token, idle = new_id(), int(self.lease.total_seconds() * 1000)
+        latest = self._now() + max(idle / 3, JUMP * 1000) if isinstance(self.clock, AskedClock) else ""
         recoveries = []
-        for data, attempt, dead in await self._call("recover", token, idle, *types):
+        for data, attempt, dead in await self._call("recover", token, idle, latest, *types):
             job = replace(load(data), attempt=attempt)
             letter_job = dead_letter(job, ABANDONED, letter) if dead else None
             if not dead or await self.bury(Delivery(job, token), ABANDONED, letter_job):

@@ -1,8 +1,21 @@
--- ARGV: token, milliseconds without a sign of life, type...
+-- ARGV: token, milliseconds without a sign of life, the latest time it can be or '', type...
 -- What is abandoned becomes ready again. A job without attempts left is leased to the caller instead,
 -- to be buried: should the caller die over that, it is found here once more.
-local token, idle = ARGV[1], ARGV[2]
+local token, idle, latest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local found = {}
+
+-- A clock that was put forward makes every job look abandoned, until its worker has renewed it.
+local time = redis.call('TIME')
+if latest and time[1] * 1000 + time[2] / 1000 > latest then return found end
+
+-- One that was put back makes jobs look delivered in the future, and those of dead workers would wait until then.
+local function bring_back(type)
+    local pending = redis.pcall('XPENDING', stream(type), GROUP, '-', '+', 10000)
+    if pending.err then return end
+    for _, item in ipairs(pending) do
+        if item[3] == 0 then redis.call('XCLAIM', stream(type), GROUP, CONSUMER, 0, item[1], 'JUSTID') end
+    end
+end
 
 local function take_back(type, item)
     local entry, id = item[1], item[2][2]
@@ -22,7 +35,8 @@ local function take_back(type, item)
     found[#found + 1] = {job[1], tonumber(job[3]), dead and 1 or 0}
 end
 
-for i = 3, #ARGV do
+for i = 4, #ARGV do
+    bring_back(ARGV[i])
     local cursor, rounds = '0-0', 0
     repeat
         local got = redis.pcall('XAUTOCLAIM', stream(ARGV[i]), GROUP, CONSUMER, idle, cursor, 'COUNT', 100)
