@@ -86,6 +86,17 @@ async def with_panel(database: str) -> Kept:
     return [weakref.ref(server), weakref.ref(Page)]
 
 
+async def with_uploads(database: str) -> Kept:
+    class Film(Model):
+        poster: str | None = file(default=None)
+
+    server = Server(storage="memory:")
+    server.register(Film)
+    async with client(server, database=database):
+        await server.files.store(b"x", filename="a.txt")
+    return [weakref.ref(server), weakref.ref(Film)]
+
+
 async def that_failed(database: str) -> Kept:
     class Broken(Model):
         title: str
@@ -112,7 +123,7 @@ async def that_was_never_started(database: str) -> Kept:
 
 
 @pytest.mark.parametrize(
-    "use", [plain, with_work, with_catalogue, with_panel, that_failed, that_was_never_started]
+    "use", [plain, with_work, with_catalogue, with_panel, with_uploads, that_failed, that_was_never_started]
 )
 async def test_a_closed_server_is_collected(database_url: str, use: Callable[[str], Awaitable[Kept]]) -> None:
     kept = await use(database_url)

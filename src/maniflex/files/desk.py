@@ -15,6 +15,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from weakref import WeakMethod
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.config import Config
@@ -535,11 +536,15 @@ class RunningUploads:
             self._uploads.discard(upload)
 
     def _set_timer(self) -> None:
-        # One timer for all: that of a short upload serves the next ones, and a loop that closes drops it.
+        # One timer for all: that of a short upload serves the next ones, and a loop that closes drops it. It
+        # keeps neither these uploads nor the request that began one, as their server may be closed by then.
         every = self._desk.config.files_pending_ttl.total_seconds() / 3
-        self._timer = asyncio.get_running_loop().call_later(every, self._on_time)
+        self._timer = asyncio.get_running_loop().call_later(
+            every, call_if_alive, WeakMethod(self.on_time), context=detached_context()
+        )
 
-    def _on_time(self) -> None:
+    def on_time(self) -> None:
+        """Look after the rows of all uploads, and set the next timer while there are any."""
         self._timer = None
         if self._uploads:
             task = asyncio.create_task(self.prolong_all(), context=detached_context())
@@ -556,6 +561,12 @@ class RunningUploads:
                 pass
             except Exception as error:
                 self._desk.logger.warning("the row of an upload could not be prolonged: %s", error)
+
+
+def call_if_alive(method: WeakMethod[Callable[[], None]]) -> None:
+    """Call a method, unless its object is gone."""
+    if (call := method()) is not None:
+        call()
 
 
 @contextmanager
