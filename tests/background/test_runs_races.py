@@ -15,9 +15,10 @@ import pytest
 from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.store import RunStore
+from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.errors import Conflict, NotFound
-from tests.kit.postgres import execute
+from tests.kit.postgres import execute, fetch_value
 from tests.kit.runs import kinds, no_pause, seconds, working
 from tests.kit.waiting import eventually
 
@@ -61,7 +62,7 @@ async def test_a_key_whose_run_is_deleted_while_it_is_submitted_again_gets_a_new
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, deleted: str
 ) -> None:
     by_keys = RunStore.by_keys
-    doomed = ["a", "b"]
+    doomed = ["b"]
 
     async def deleting(store: RunStore, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """The same look, beside another process that deletes a run just then."""
@@ -77,6 +78,7 @@ async def test_a_key_whose_run_is_deleted_while_it_is_submitted_again_gets_a_new
         first = await work.submit_many("default.keyed", [1, 2, 3], idempotency_keys=["a", "b", "c"])
         monkeypatch.setattr(RunStore, "by_keys", deleting)
         again = await work.submit_many("default.keyed", [1, 2, 3], idempotency_keys=["a", "b", "c"])
+        doomed.append("a")
         one = await work.submit("default.keyed", 1, idempotency_key="a")
 
     assert [mine.id == theirs.id for mine, theirs in zip(again, first, strict=True)] == [True, False, True]
@@ -154,3 +156,62 @@ async def test_in_a_storm_no_run_is_worked_on_twice_at_once_and_none_is_left_beh
             ends = [kind for kind in happened if kind in (*ENDS, "retried")]
             assert all(a not in ENDS or b == "retried" for a, b in itertools.pairwise(ends)), happened
     assert (clashes, held) == ([], [])
+
+
+async def wait_for_waiting(url: str, count: int) -> None:
+    """Until so many backends of this database wait for another's transaction."""
+    text = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    async def is_so() -> bool:
+        return bool(await fetch_value(url, text) >= count)
+
+    await eventually(is_so, f"{count} wait for a lock")
+
+
+async def test_two_that_submit_the_same_keys_in_another_order_do_not_deadlock(postgres_url: str) -> None:
+    server = Server(postgres_url, background=False)
+    server.work.enable()
+    async with working(server) as work:
+        with suppress(ZeroDivisionError):
+            async with server.transaction():
+                await work.submit("default.keyed", 1, idempotency_key="m")
+                both = [
+                    asyncio.create_task(
+                        work.submit_many("default.keyed", [1, 2, 3], idempotency_keys=keys),
+                        context=detached_context(),
+                    )
+                    for keys in (["a", "m", "b"], ["b", "m", "a"])
+                ]
+                await wait_for_waiting(postgres_url, 2)
+                raise ZeroDivisionError  # the key is free again
+        first, second = await asyncio.gather(*both)
+
+    assert [run.id for run in first] == [run.id for run in reversed(second)]
+
+
+async def test_a_key_that_is_freed_between_others_is_not_taken_out_of_order(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_keys, others = RunStore.by_keys, list[asyncio.Task[Sequence[object]]]()
+
+    async def racing(store: RunStore, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
+        """The run is deleted before it is read, and another takes its key and waits for the rest."""
+        if not others:
+            await execute(postgres_url, "UPDATE workflow_run SET deleted_at = now()")
+            submitting = work.submit_many("default.keyed", [1, 2], idempotency_keys=["a", "b"])
+            others.append(asyncio.create_task(submitting, context=detached_context()))
+            await wait_for_waiting(postgres_url, 1)
+        return await by_keys(store, keys, tx)
+
+    server = Server(postgres_url, background=False)
+    server.work.enable()
+    async with working(server) as work:
+        await work.submit("default.keyed", 1, idempotency_key="a")
+        monkeypatch.setattr(RunStore, "by_keys", racing)
+        mine = await work.submit_many("default.keyed", [1, 2], idempotency_keys=["a", "b"])
+        theirs = await others[0]
+
+    assert [run.id for run in mine] == [run.id for run in theirs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack, overload
 
@@ -29,6 +30,10 @@ MOST_UNKNOWN = 1000
 MOST_ROUNDS = 50  # of inserts, when the run that was in the way is gone each time it is looked for
 EMPTY: Mapping[str, WorkflowRun] = {}
 Row: TypeAlias = tuple[str, str, str | None]  # id, payload, idempotency key
+
+
+class _KeyFreed(Conflict):
+    """The run that was in the way is gone, so its key is free."""
 
 
 class Submitter:
@@ -73,12 +78,25 @@ class Submitter:
         if open_tx is not None or (len(rows) <= BULK and not any(keys)):
             existing = await self._insert_new(draft, rows, now, open_tx)
         else:
-            async with transaction(self._store.adapter) as own_tx:
-                existing = await self._insert_new(draft, rows, now, own_tx)
+            existing = await self._insert_alone(draft, rows, now)
         return Submitted(common, rows, existing)
 
+    async def _insert_alone(
+        self, draft: RunDraft, rows: Sequence[Row], now: datetime
+    ) -> dict[str, WorkflowRun]:
+        """Insert new runs in a transaction of their own, which is begun anew when a key was freed meanwhile.
+
+        To insert that key beside the others would be out of order, and end in a deadlock.
+        """
+        for _ in range(MOST_ROUNDS - 1):
+            with suppress(_KeyFreed):
+                async with transaction(self._store.adapter) as tx:
+                    return await self._insert_new(draft, rows, now, tx, rounds=1)
+        async with transaction(self._store.adapter) as tx:
+            return await self._insert_new(draft, rows, now, tx, rounds=1)
+
     async def _insert_new(
-        self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
+        self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None, rounds: int = MOST_ROUNDS
     ) -> dict[str, WorkflowRun]:
         """Insert new runs; the existing runs with the same key, by the id generated for the duplicate.
 
@@ -87,7 +105,10 @@ class Submitter:
         """
         existing: dict[str, WorkflowRun] = {}
         missing = rows
-        for _ in range(MOST_ROUNDS):
+        if len(rows) > 1:
+            # Two that insert the same keys wait for each other unless both take them in one order.
+            missing = sorted(rows, key=lambda row: row[2] or "")
+        for _ in range(rounds):
             missing = await self._insert(draft, missing, now, tx)
             if not missing:
                 return existing
@@ -99,7 +120,7 @@ class Submitter:
             missing = [row for row in missing if row[2] not in runs_by_key]
             if not missing:
                 return existing
-        raise Conflict("runs with this idempotency key are made and removed all the time; submit it again")
+        raise _KeyFreed("runs with this idempotency key are made and removed all the time; submit it again")
 
     async def _insert(
         self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
