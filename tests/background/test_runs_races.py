@@ -14,6 +14,7 @@ import pytest
 
 from maniflex import Run, Server
 from maniflex.background.runs.api import Work
+from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.store import RunStore
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
@@ -195,7 +196,7 @@ async def test_two_that_submit_the_same_keys_in_another_order_do_not_deadlock(po
 async def test_a_key_that_is_freed_between_others_is_not_taken_out_of_order(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_keys, others = RunStore.by_keys, list[asyncio.Task[Sequence[object]]]()
+    by_keys, others = RunStore.by_keys, list[asyncio.Task[Sequence[WorkflowRun]]]()
 
     async def racing(store: RunStore, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """The run is deleted before it is read, and another takes its key and waits for the rest."""
