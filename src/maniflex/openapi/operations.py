@@ -144,6 +144,8 @@ class OperationWriter:
             refusals.add(422)
         if model.options.singleton:
             refusals -= {404}
+        if self._reachable.asks_backend(model, kind):
+            refusals.add(502)
         if operation is Operation.OPTIONS:
             refusals = set()
         names_files = "requestBody" in entry and bool(file_fields(model))

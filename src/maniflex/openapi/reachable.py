@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from maniflex.model.meta import ModelMeta, RelationMeta
+from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
+from maniflex.pipeline.operation import Operation
 from maniflex.query.query import shows
+from maniflex.query.reachable import reachable_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class Reachable:
     def includable_paths(self, model: ModelMeta, depth: int) -> Iterator[str]:
         """The paths `include` can name; a junction has to be in the database of its records."""
         return (path[:-1] for path, _, _ in self._paths(model, depth, self._loads) if path)
+
+    def asks_backend(self, model: ModelMeta, operation: Operation) -> bool:
+        """Whether a backend answers the operation, or one that includes and keys of the model lead to."""
+        asked_models = [model]
+        if operation in (Operation.LIST, Operation.READ):
+            asked_models += reachable_models(model, self.models)
+        elif operation in (Operation.CREATE, Operation.UPDATE):
+            keys = [r for r in model.relations.values() if r.kind is RelationKind.BELONGS_TO]
+            asked_models += [self.models[r.target] for r in keys if r.target in self.models]
+        return any(one.options.backend is not None for one in asked_models)
 
     def _paths(
         self, model: ModelMeta, depth: int, follow: Callable[[ModelMeta, RelationMeta], bool]
