@@ -60,7 +60,9 @@ class Validator:
         self._patch = self._patching.validate
         decorators = self._model.__pydantic_decorators__
         self.has_model_validators = bool(decorators.model_validators or decorators.root_validators)
-        self._merge = _merge_validator(self._model).validate_python if self.has_model_validators else None
+        self._merge = (
+            _merge_validator(self._model, self._fields).validate_python if self.has_model_validators else None
+        )
 
     def create(self, body: Mapping[str, Any]) -> Model:
         """The record a create body describes."""
@@ -196,13 +198,17 @@ def _patch_schema(model: type[BaseModel]) -> CoreSchema:
     return patch
 
 
-def _merge_validator(model: type[BaseModel]) -> SchemaValidator:
-    """The model's own validators around fields that take any value."""
+def _merge_validator(model: type[BaseModel], names: Collection[str]) -> SchemaValidator:
+    """The model's own validators around fields that take any value.
+
+    A field of no such name has no value in its rows: a model without a table may have no timestamps.
+    """
 
     def loosen(schema: Any) -> Any:
         if schema["type"] == "model-fields":
             anything = core_schema.model_field(core_schema.any_schema())
-            return {**schema, "fields": dict.fromkeys(schema["fields"], anything)}
+            fields = {name: anything if name in names else part for name, part in schema["fields"].items()}
+            return {**schema, "fields": fields}
         return {**schema, "schema": loosen(schema["schema"])}
 
     return SchemaValidator(loosen(model.__pydantic_core_schema__))
