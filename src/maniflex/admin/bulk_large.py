@@ -64,7 +64,12 @@ async def answer_large_action(visit: Visit, site: ModelSite, action: AdminAction
 
 
 async def _large_query(visit: Visit, site: ModelSite, *, trash: bool) -> list[tuple[str, str]] | None:
-    """The list that the form names, as the API is asked for it; None when a request changes all of it."""
+    """The list that the form names, as the API is asked for it; None when a request changes all of it.
+
+    Records that are not walked by their place are not changed in batches: some would be met twice.
+    """
+    if not site.is_walked:
+        return None
     query = read_list_query(parse_qsl(visit.form_text("query")))
     api_pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
     pairs = [pair for pair in api_pairs if pair[0] != "sort"]

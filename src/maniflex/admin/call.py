@@ -259,8 +259,8 @@ class Api:
         return await self._browse(site, query, page, 0)
 
     async def count(self, site: ModelSite, query: Pairs, page: PageRequest | None = None) -> int | None:
-        """How many records match, at most one more than `MOST_COUNTED`; None when that may not be told."""
-        if self._hides_rows(site.meta):
+        """How many records match, at most one more than `MOST_COUNTED`; None when that cannot be told."""
+        if not self._counts(site.meta):
             return None
         request = replace(page) if page is not None else PageRequest(MOST_COUNTED)
         request.limit = min(request.limit, MOST_COUNTED) if page is None else MOST_COUNTED
@@ -271,15 +271,16 @@ class Api:
         self, site: ModelSite, filters: Sequence[tuple[str, str, Any]], most: int
     ) -> int | None:
         """How many records match filters of the panel's own, at most one more than `most`."""
-        if self._hides_rows(site.meta):
+        if not self._counts(site.meta):
             return None
         answer_ = await self._browse(site, (), PageRequest(most, filters=tuple(filters)), 1)
         return int(answer_.data) if answer_.ok else None
 
-    def _hides_rows(self, meta: ModelMeta) -> bool:
-        """Whether policies decide about single rows, so that a count would tell of others."""
+    def _counts(self, meta: ModelMeta) -> bool:
+        """Whether records are counted: not where a policy hides some, nor by a backend that counts none."""
         policies = self._runtime.policies.get(meta.name)
-        return policies is not None and policies.hides_rows
+        hides_rows = policies is not None and policies.hides_rows
+        return not hides_rows and self._runtime.stores[meta.cls].counts
 
     async def _browse(self, site: ModelSite, query: Pairs, page: PageRequest, which: int) -> ApiAnswer:
         endpoint = self._private.browse(site.meta)[which]

@@ -35,7 +35,13 @@ class FilterControl:
 def filter_controls(visit: Visit, site: ModelSite, query: ListQuery) -> list[FilterControl]:
     """One control for each field that can be filtered."""
     values = {term.key: term.values[-1] for term in query.terms}
-    return [_control(visit, site, field, values) for field in site.filters]
+    return [_control(visit, site, field, values) for field in site.filters if _can_ask(site, field)]
+
+
+def _can_ask(site: ModelSite, field: FieldMeta) -> bool:
+    """Whether the records can be asked by a control; a backend may take no operator of it."""
+    kind = _KINDS[field.kind]
+    return site.takes(*_OPERATORS.get(kind, ("eq",))) or (kind != "null" and site.takes("eq"))
 
 
 def _control(visit: Visit, site: ModelSite, field: FieldMeta, values: dict[str, str]) -> FilterControl:
@@ -50,10 +56,19 @@ def _control(visit: Visit, site: ModelSite, field: FieldMeta, values: dict[str, 
         options = [(str(value), str(value)) for value in field.enum]
         return FilterControl(kind="choice", name=name, label=label, values=own, options=options)
     options = [(key, visit.t(f"since_{key}")) for key in PERIODS] if field.kind in _DATES else []
-    return FilterControl(kind=_KINDS[field.kind], name=name, label=label, values=own, options=options)
+    kind = _KINDS[field.kind]
+    kind = kind if site.takes(*_OPERATORS.get(kind, ())) else "exact"
+    return FilterControl(kind=kind, name=name, label=label, values=own, options=options)
 
 
 _DATES = (Kind.DATE, Kind.DATETIME)
+# What a control asks with; others ask for a value itself.
+_OPERATORS = {
+    "text": ("contains",),
+    "number": ("gte", "lte"),
+    "date": ("gte", "lte", "lt"),
+    "null": ("not_null",),
+}
 _KINDS: dict[Kind, str] = {
     Kind.TEXT: "text",
     Kind.INT: "number",

@@ -116,7 +116,7 @@ def api_query(site: ModelSite, query: ListQuery, zone: ZoneInfo, now: datetime) 
         if site.is_searchable:
             api_pairs.append(("q", query.q))
         elif site.search_fields:
-            api_pairs += [(f"filter[{group}]", f"{f.api}:contains:{query.q}") for f in site.search_fields]
+            api_pairs += any_contains(site, query.q, group)
         else:
             raise InvalidQuery("q: these records cannot be searched")
     if query.sort:
@@ -126,6 +126,13 @@ def api_query(site: ModelSite, query: ListQuery, zone: ZoneInfo, now: datetime) 
         if name != "id":
             api_pairs.append(("sort", query.sort))
     return api_pairs
+
+
+def any_contains(site: ModelSite, text: str, group: int = 0) -> list[tuple[str, str]]:
+    """The filters for records that have the text in one of the fields to search."""
+    fields = site.search_fields
+    name = "filter" if len(fields) == 1 else f"filter[{group}]"
+    return [(name, f"{field.api}:contains:{text}") for field in fields]
 
 
 def _condition(site: ModelSite, term: FilterTerm, value: str, zone: ZoneInfo, now: datetime) -> str:

@@ -121,8 +121,8 @@ async def show_list(visit: Visit) -> Response:
     records = answer.data
     await note_files(visit, columns, records)
     total = await visit.api.count(site, api_pairs, page)
-    if not page.keyset:
-        page.more = total is not None and page.limit * page.page < total
+    if not page.keyset and total is not None:
+        page.more = page.limit * page.page < total
     view = await _list_view(visit, site, query, columns, page, records, total)
     if query.trash:
         view = _with_deleters(visit, view, await deleters_of(visit, site, records))

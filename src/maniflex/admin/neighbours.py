@@ -17,6 +17,8 @@ from maniflex.pipeline.steps.browse import PageRequest
 async def neighbours_of(visit: Visit, site: ModelSite, record: Mapping[str, Any]) -> tuple[str, str]:
     """The addresses of the record before and of the one behind; empty where there is none."""
     text = visit.param("list")
+    if not site.is_walked:
+        return "", ""
     try:
         query = read_list_query(parse_qsl(text))
         query = query if query.sort else replace(query, sort=site.admin.sort)

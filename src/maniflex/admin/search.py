@@ -9,6 +9,7 @@ from typing import Any
 
 from maniflex.admin.call import MOST_COUNTED
 from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.list_query import any_contains
 from maniflex.admin.route import show
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
@@ -72,12 +73,14 @@ async def _matching(visit: Visit, site: ModelSite, text: str, most: int) -> list
             return []
         conditions = [("filter[0]", f"{field.api}:eq:{text}") for field in fields]
     elif text:
-        conditions = [("filter[0]", f"{field.api}:contains:{text}") for field in site.search_fields]
+        conditions = any_contains(site, text)
     answer = await visit.api.page(site, conditions, PageRequest(most, keyset=site.has_id))
     return list(answer.data) if answer.ok else []
 
 
 async def _is_large(visit: Visit, site: ModelSite) -> bool:
+    if site.meta.options.backend is not None:  # how it finds them is its own
+        return False
     return (await visit.api.count_some(site, (), MOST_COUNTED) or 0) > MOST_COUNTED
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.admin.names import title_of
+from maniflex.db.backend import operators_of
 from maniflex.middleware.workflow.rules import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.computed import Computed
@@ -159,7 +160,16 @@ class ModelSite:
         names = self.admin.search or [f.name for f in self.filters if f.kind is Kind.TEXT and not f.enum]
         fields = [f for f in map(self.meta.field, names) if f is not None]
         keys = set(self.parents)
-        return [f for f in fields if f.filterable and f.name not in keys and "file" not in f.extra]
+        fields = [f for f in fields if f.filterable and f.name not in keys and "file" not in f.extra]
+        if not self.takes("contains"):
+            return []
+        backend = self.meta.options.backend
+        return fields if backend is None or getattr(backend, "any_of", False) else fields[:1]
+
+    def takes(self, *operators: str) -> bool:
+        """Whether its filters take all of these operators; a backend may have few."""
+        backend = self.meta.options.backend
+        return backend is None or operators_of(backend).issuperset(operators)
 
     @property
     def is_searchable(self) -> bool:

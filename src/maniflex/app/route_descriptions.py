@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maniflex.app.route_guards import GuardsByRoute
+from maniflex.db.backend import counts_records
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
@@ -46,10 +47,11 @@ class RouteDescriptions:
         return [*of_route, *self._words_of_middleware(endpoint), *self._refusals_of_reached(endpoint)]
 
     def _is_uncounted(self, endpoint: Endpoint, model: ModelMeta) -> bool:
-        """Whether pages of the endpoint have no total, which would tell of rows that a policy hides."""
+        """Whether pages of the endpoint have no total: none is known, or it would tell of hidden rows."""
         if endpoint.operation is Operation.READ_HISTORY:
             return self._composer.hides_versions(model, item=endpoint.on_one)
-        return endpoint.operation is Operation.LIST and self._composer.hides_rows(model)
+        is_hidden = self._composer.hides_rows(model) or not counts_records(model.options.backend)
+        return endpoint.operation is Operation.LIST and is_hidden
 
     def security(self, endpoint: Endpoint) -> list[dict[str, list[str]]] | None:
         """The schemes of which a caller needs one, `{}` for none at all; None when no entry says so."""

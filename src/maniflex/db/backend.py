@@ -83,10 +83,14 @@ class BackendQuery:
 
 @dataclass(frozen=True, slots=True)
 class BackendPage:
-    """The rows of a page and how many there are in all, from a backend that tells both at once."""
+    """The rows of a page and how many there are in all, from a backend that tells both at once.
+
+    A backend with `counts = False` leaves the total out; `more` says whether there are rows behind these.
+    """
 
     rows: Sequence[Values]
-    total: int
+    total: int | None = None
+    more: bool | None = None  # None: if there are as many rows as were asked for
 
 
 class Backend(Protocol):
@@ -95,9 +99,10 @@ class Backend(Protocol):
     operators: frozenset[str] = USUAL_OPERATORS  # that a condition may have
     sorts: bool = True  # whether it can order records
     any_of: bool = False  # whether a condition may be a `BackendAnyOf`
+    counts: bool = True  # whether it says how many records there are; with False lists have no total
 
     async def list(self, query: BackendQuery) -> Sequence[Values] | BackendPage:
-        """The records of a query. Without `count`, a `BackendPage`."""
+        """The records of a query. Where there is no `count`, a `BackendPage` with the total."""
 
     async def read(self, record_id: str) -> Values | None:
         """The record of that id; None or `NotFound` when there is none."""
@@ -128,6 +133,16 @@ class WritableBackend(Backend, Protocol):
 def operators_of(backend: Any) -> frozenset[str]:
     """The operators that a backend takes."""
     return frozenset(str(op) for op in getattr(backend, "operators", USUAL_OPERATORS))
+
+
+def counts_records(backend: Any) -> bool:
+    """Whether lists of these records have a total; those of a model without a backend do."""
+    return bool(getattr(backend, "counts", True))
+
+
+def has_method(backend: Any, method: str) -> bool:
+    """Whether a backend has the method; None in its place means that it has not."""
+    return getattr(backend, method, None) is not None
 
 
 def plain_value(value: Any) -> Any:

@@ -49,6 +49,8 @@ class Store:
 
     listeners: Sequence[ChangeListener] = ()  # told of changes, of a `ListenedStore`
     needs_rows = False  # whether a listener looks at the rows
+    counts = True  # whether a page says how many rows there are in all
+    has_transactions = True  # whether a transaction holds its rows against others, and rolls writes back
 
     def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
         self.meta = meta

@@ -110,7 +110,7 @@ class _ModelRoutes:
             computed_fields,
             etags=bool(model.options.optimistic_lock),
             transforms=runtime.transforms.get(model.cls, ()),
-            counts=policies is None or not policies.hides_rows,
+            counts=store.counts and (policies is None or not policies.hides_rows),
         )
 
     def collection(self) -> Iterator[Endpoint]:

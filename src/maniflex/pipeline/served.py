@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from maniflex._names import did_you_mean
+from maniflex.db.backend import has_method
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.operation import Operation, covered
 
@@ -26,7 +27,7 @@ def serves(model: ModelMeta, operation: Operation, *, item: bool) -> bool:
 def keeps(model: ModelMeta, operation: Operation) -> bool:
     """Whether a write can be done at all: a query model has none, and a backend those of its methods."""
     if model.options.backend is not None:
-        return hasattr(model.options.backend, operation)
+        return has_method(model.options.backend, operation)
     return model.options.query is None
 
 

@@ -47,9 +47,9 @@ class Browse(Database):
         ctx._query = query = self._page_query(ctx.current_query(), page)
         ctx.listing = listing = listing_of(ctx, self.store)
         ctx.budget = budget = self._budget()
-        fetched, _ = await self.store.page(listing, counted=False, budget=budget)
+        fetched, known_total = await self.store.page(listing, counted=False, budget=budget)
         rows: list[Row] = list(fetched)
-        ctx.more = len(rows) > page.limit
+        ctx.more = len(rows) > page.limit or page.page * page.limit < known_total
         rows = rows[: page.limit]
         ctx.rows = rows[::-1] if page.backwards else rows
         if query.includes:

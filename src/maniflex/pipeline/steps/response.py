@@ -37,7 +37,7 @@ class Respond:
         self._computed = tuple(computed)
         self._etags = etags
         self._transforms = tuple(transforms)
-        self._counts = counts  # otherwise a policy hides rows, which a total would tell of
+        self._counts = counts  # otherwise no total is known, or it would tell of rows that a policy hides
         self._plain = not (self._computed or self._transforms)
         self._plain_list = self._plain and counts
 

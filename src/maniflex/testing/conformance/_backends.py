@@ -12,6 +12,7 @@ from maniflex.db.backend import (
     BackendPage,
     BackendQuery,
     BackendSort,
+    counts_records,
     operators_of,
 )
 from maniflex.errors import NotFound
@@ -54,14 +55,17 @@ class Backends:
 
         rows, total = await ask(backend, BackendQuery(conditions=tuple(conditions), limit=10))
 
-        assert ([row["id"] for row in rows], total) == ([ids[1]], 1)
+        assert [row["id"] for row in rows] == [ids[1]]
+        assert total == (1 if counts_records(backend) else None)
 
     async def test_conditions_all_hold(self, backend: Any, values: Callable[[int], Values]) -> None:
         for n in range(2):
             await backend.create(values(n))
         conditions = tuple(BackendCondition(self.field, "eq", values(n)[self.field]) for n in range(2))
 
-        assert await ask(backend, BackendQuery(conditions=conditions, limit=10)) == ([], 0)
+        rows, total = await ask(backend, BackendQuery(conditions=conditions, limit=10))
+
+        assert (rows, total or 0) == ([], 0)
 
     async def test_pages_have_every_record_once(self, backend: Any, values: Callable[[int], Values]) -> None:
         ids = {(await backend.create(values(n)))["id"] for n in range(5)}
@@ -70,7 +74,7 @@ class Backends:
 
         assert [len(rows) for rows, _ in pages] == [2, 2, 1, 0]
         assert {row["id"] for rows, _ in pages for row in rows} == ids
-        assert {total for _, total in pages} == {5}
+        assert {total for _, total in pages} == {5 if counts_records(backend) else None}
 
     async def test_a_list_is_in_its_order(self, backend: Any, values: Callable[[int], Values]) -> None:
         if not getattr(backend, "sorts", True):
@@ -103,7 +107,8 @@ class Backends:
         await backend.delete(record_id)
 
         assert await find(backend, record_id) is None
-        assert await ask(backend, BackendQuery(limit=10)) == ([], 0)
+        rows, total = await ask(backend, BackendQuery(limit=10))
+        assert (rows, total or 0) == ([], 0)
 
 
 async def find(backend: Any, record_id: str) -> Values | None:
@@ -114,9 +119,10 @@ async def find(backend: Any, record_id: str) -> Values | None:
     return record
 
 
-async def ask(backend: Any, query: BackendQuery) -> tuple[list[Values], int]:
-    """The rows of a list and the total, whichever way the backend tells it."""
+async def ask(backend: Any, query: BackendQuery) -> tuple[list[Values], int | None]:
+    """The rows of a list and the total, whichever way the backend tells it; None where it counts nothing."""
     answer = await backend.list(query)
-    if isinstance(answer, BackendPage):
-        return list(answer.rows), answer.total
-    return list(answer), await backend.count(query)
+    page = answer if isinstance(answer, BackendPage) else BackendPage(answer)
+    if page.total is not None or not counts_records(backend):
+        return list(page.rows), page.total
+    return list(page.rows), await backend.count(query)
