@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from maniflex.admin.route import act
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
 from maniflex.admin.widgets import WIDGETS, UnreadableText
+from maniflex.db.unrolled import trial
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.response import Response
@@ -292,12 +294,13 @@ async def _one(
         visit, visit.panel.adapter_of(site.meta), name, model=site.meta.name, record_id=record_id
     ) as entry:
         entry.fields, entry.reason = list(changes), "bulk"
-        if action == "delete":
-            answer = await visit.api.ask("DELETE", path)
-        elif action == "restore":
-            answer = await visit.api.ask("POST", f"{path}/restore")
-        else:
-            answer = await visit.api.ask("PATCH", path, json=dict(changes))
+        with nullcontext() if is_done else trial():
+            if action == "delete":
+                answer = await visit.api.ask("DELETE", path)
+            elif action == "restore":
+                answer = await visit.api.ask("POST", f"{path}/restore")
+            else:
+                answer = await visit.api.ask("PATCH", path, json=dict(changes))
         if not answer.ok or not is_done:  # a look leaves nothing behind
             raise NothingStored(answer)
     return entry.refusal or answer

@@ -21,6 +21,7 @@ from maniflex.admin.names import title_of
 from maniflex.admin.pickers import label_controls, pickers_of
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
+from maniflex.db.backed_models import why_apart
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.steps.browse import PageRequest
@@ -78,8 +79,8 @@ def inline_problems(admin: ModelAdmin, meta: ModelMeta, models: Mapping[str, Mod
         if child is None or relation is None:
             yield f"{where}: {meta.name} has no has_many relation to {name!r}"
             continue
-        if child.options.database != meta.options.database:
-            yield f"{where}: {name} is kept in another database, so one save could not store both"
+        if why := why_apart(meta, child):
+            yield f"{where}: {why}, so one save could not store both"
         if not 1 <= inline.max_rows <= _MOST_ROWS:
             yield f"{where}: max_rows of {name} is a number from 1 to {_MOST_ROWS}"
         for column in inline.columns:

@@ -161,7 +161,12 @@ class TransferRunner:
             await self._transfers.settle(transfer, outcomes)
 
         outcomes = await store_batch(
-            rows, block=block, prepare=importer.prepare, act=importer.act, settle=settle
+            rows,
+            block=block,
+            prepare=importer.prepare,
+            act=importer.act,
+            settle=settle,
+            is_rolled_back=site.meta.options.backend is None,
         )
         return len(outcomes)
 

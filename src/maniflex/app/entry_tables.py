@@ -111,7 +111,8 @@ class EntryTables:
             reached = [one for root in roots for one in reachable_models(root, metas)]
             listened_metas = (*roots, *(reached if entry.listens_to_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
-                if metas[name].options.backend is None and entry not in stores[name].listeners:
+                is_told = entry.listens_to_backends or metas[name].options.backend is None
+                if is_told and entry not in stores[name].listeners:
                     listen(stores[name], entry)
 
     def services(self) -> Sequence[Service]:

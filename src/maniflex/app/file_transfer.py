@@ -199,7 +199,12 @@ class FileImport:
                     )
                 else:
                     outcomes = await store_batch(
-                        rows, block=self._block, prepare=importer.prepare, act=importer.act, settle=_nothing
+                        rows,
+                        block=self._block,
+                        prepare=importer.prepare,
+                        act=importer.act,
+                        settle=_nothing,
+                        is_rolled_back=self._meta.options.backend is None,
                     )
                 on_batch(outcomes)
                 rows = rows[len(outcomes) :]

@@ -1,13 +1,23 @@
-"""What is wrong with a model that has a backend: options that need SQL, and methods that are not there."""
+"""What is wrong with a model that has a backend: options that need SQL, and methods that are not there.
+
+Beside it, what a rule about records of a model asks for that its backend does not take.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_origin, get_type_hints
 
 from maniflex._names import did_you_mean
-from maniflex.db.backend import OPTIONAL_METHODS, REQUIRED_METHODS, WRITE_METHODS, operators_of
+from maniflex.db.backend import (
+    OPTIONAL_METHODS,
+    REQUIRED_METHODS,
+    WRITE_METHODS,
+    counts_records,
+    has_method,
+    operators_of,
+)
 from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.operators import Op
@@ -44,7 +54,7 @@ _ARGUMENTS = {"list": 1, "read": 1, "create": 1, "update": 2, "delete": 1, "coun
 def backend_problems(meta: ModelMeta) -> Iterator[str]:
     """The mistakes of one model and of its backend, one sentence each."""
     backend = meta.options.backend
-    for text in (*_method_problems(backend), *_attribute_problems(backend)):
+    for text in (*_method_problems(backend), *_total_problems(backend), *_attribute_problems(backend)):
         yield f"{meta.name}: backend: {text}"
     for option in _OPTIONS:
         if getattr(meta.options, option):
@@ -52,7 +62,7 @@ def backend_problems(meta: ModelMeta) -> Iterator[str]:
     if meta.soft_delete is not None:
         yield f"{meta.name}: soft_delete cannot be set on a model with a backend; let its delete mark records"
     for operation in _operations(meta.options.operations):
-        if operation in WRITE_METHODS and not hasattr(backend, operation):
+        if operation in WRITE_METHODS and not has_method(backend, operation):
             yield f"{meta.name}: operations: {type(backend).__name__} has no {operation}"
     for field in meta.fields:
         if field.name not in OWN_FIELDS:
@@ -81,7 +91,7 @@ def _method_problems(backend: Any) -> Iterator[str]:
             count = _ARGUMENTS[method]
             yield f"{name}.{method} must take {count} argument{'s' if count > 1 else ''}"
     for unknown in _unknown_methods(backend):
-        missing = [method for method in OPTIONAL_METHODS if not hasattr(backend, method)]
+        missing = [method for method in OPTIONAL_METHODS if not has_method(backend, method)]
         if hint := did_you_mean(unknown, missing):
             yield f"{name}.{unknown} is no method of a backend{hint}"
 
@@ -99,6 +109,24 @@ def _takes(call: Any, count: int) -> bool:
     return True
 
 
+def _total_problems(backend: Any) -> Iterator[str]:
+    """Says that nothing tells how many records there are, where the type of `list` shows it already."""
+    call = getattr(backend, "list", None)
+    if has_method(backend, "count") or not counts_records(backend) or not inspect.iscoroutinefunction(call):
+        return
+    try:
+        answer = get_type_hints(call).get("return")
+    except Exception:  # a name that is not there; the first list will tell
+        return
+    answer = get_origin(answer) or answer
+    if isinstance(answer, type) and issubclass(answer, Sequence):
+        name = type(backend).__name__
+        yield (
+            f"{name} has no count, and {name}.list gives no BackendPage with a total;"
+            " give one of them, or say that lists have no total: counts = False"
+        )
+
+
 def _attribute_problems(backend: Any) -> Iterator[str]:
     name, operators = type(backend).__name__, getattr(backend, "operators", ())
     if isinstance(operators, str) or not isinstance(operators, Iterable):
@@ -108,7 +136,7 @@ def _attribute_problems(backend: Any) -> Iterator[str]:
     for op in operators:
         if str(op) not in known:
             yield f"{name}.operators: there is no operator {op!r}{did_you_mean(str(op), known)}"
-    for flag in ("sorts", "any_of"):
+    for flag in ("sorts", "any_of", "counts"):
         if not isinstance(getattr(backend, flag, False), bool):
             yield f"{name}.{flag} must be True or False"
 
@@ -116,10 +144,32 @@ def _attribute_problems(backend: Any) -> Iterator[str]:
 def _field_problems(meta: ModelMeta, field: FieldMeta) -> Iterator[str]:
     wrong = [flag for flag in _FLAGS if getattr(field, flag)]
     wrong += [name for name in _EXTRAS if name in field.extra]
+    wrong += ["column"] * (field.column != field.name)
     for option in wrong:
         yield f"{meta.name}.{field.name}: {option} cannot be set on a model with a backend; it needs SQL"
     if field.sortable and not getattr(meta.options.backend, "sorts", True):
         yield f"{meta.name}.{field.name}: sortable, but {type(meta.options.backend).__name__} does not sort"
+
+
+def why_apart(meta: ModelMeta, other: ModelMeta) -> str:
+    """Says why no statement and no transaction reaches the records of both models; empty where one does."""
+    for one in (meta, other):
+        if one.options.backend is not None:
+            return f"{one.name} has a backend"
+    is_apart = other.options.database != meta.options.database
+    return f"{other.name} lives in another database than {meta.name}" if is_apart else ""
+
+
+def operator_problems(meta: ModelMeta, *operators: str) -> Iterator[str]:
+    """Says which of these operators the backend of a model does not take, if it has a backend."""
+    backend = meta.options.backend
+    if backend is None:
+        return
+    known = operators_of(backend)
+    for op in dict.fromkeys(operators):
+        if op not in known:
+            name, texts = type(backend).__name__, ", ".join(sorted(known)) or "no operators"
+            yield f"{meta.name} is kept by {name}, which does not take {op}; it takes {texts}"
 
 
 def backed_relation_problems(meta: ModelMeta, models: Models) -> Iterator[str]:

@@ -1,21 +1,24 @@
 """Rows of a model that has a backend: the store that asks it, and checks whatever it answers.
 
-Rows have the form they have in every `Store`. A row of the wrong types and a list with a row outside
-the forced conditions end in `BackendError`, which names model and field in the log alone. A record is
-read under the conditions before it is changed or deleted.
+Rows have the form they have in every `Store`. A row of the wrong types and a list with a row that it was
+not asked for end in `BackendError`, which names model and field in the log alone. A record is read under
+the conditions before it is changed or deleted.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from maniflex._clock import Clock
+from maniflex._fence import Fence
 from maniflex._limits import Limits
 from maniflex.db.backend import (
     BackendAnyOf,
@@ -24,14 +27,19 @@ from maniflex.db.backend import (
     BackendQuery,
     BackendSort,
     Values,
+    counts_records,
+    has_method,
     operators_of,
     plain_value,
 )
 from maniflex.db.backend_adapter import BackendAdapter
 from maniflex.db.budget import Budget, rows_size
+from maniflex.db.changes import ChangeKind, tell
+from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.references import StoresByModel
 from maniflex.db.store import Store
+from maniflex.db.unrolled import is_trial, judge_outcome
 from maniflex.errors import (
     BackendError,
     DeclarationError,
@@ -39,11 +47,13 @@ from maniflex.errors import (
     NotFound,
     RequestError,
     Unavailable,
+    UnusableQuery,
     UnusableScope,
 )
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.hiding import Hiding
+from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Models, Query
 from maniflex.sql.codec import encode_json
 from maniflex.sql.listing import Listing, Listings
@@ -51,16 +61,21 @@ from maniflex.sql.where import Scope
 
 log = logging.getLogger("maniflex.backend")
 Condition = BackendCondition | BackendAnyOf
+_EXACT = frozenset({Op.EQ, Op.NEQ, Op.IN, Op.NOT_IN, Op.IS_NULL, Op.NOT_NULL})
+_ORDERED = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL, Kind.BOOL, Kind.DATETIME, Kind.DATE, Kind.TIME})
 
 
 class BackedStore(Store):
     """Reads and writes the records of one model by its backend."""
+
+    has_transactions = False
 
     def __init__(self, meta: ModelMeta, clock: Clock) -> None:
         self._backend = meta.options.backend
         self._backend_name = type(self._backend).__name__
         super().__init__(meta, BackendAdapter(meta.name, self._backend_name), sa.MetaData(), clock)
         self.decode = None
+        self.counts = counts_records(self._backend)
         self._operators = operators_of(self._backend)
         self._types = {f.name: _type_of(f) for f in meta.fields}
         self.listings = _BackedListings(self)
@@ -74,7 +89,7 @@ class BackedStore(Store):
     # -- reading
 
     async def find(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row | None:
-        conditions = self._scope_conditions(scope)
+        conditions = self._conditions_to_check(scope)
         try:
             values = await self._call("read", record_id)
         except NotFound:
@@ -105,24 +120,29 @@ class BackedStore(Store):
     async def page(
         self, listing: Listing, *, counted: bool = True, budget: Budget | None = None, tx: Tx | None = None
     ) -> tuple[Sequence[Row], int]:
-        query = listing.query
-        self.check_query(query)
-        limit = query.limit
+        """The rows of one page, and how many there are; without a count, as many as are known of."""
+        query, limit = listing.query, listing.query.limit
+        self._check_query_of_code(query)
         asked = BackendQuery(
-            conditions=(*self._scope_conditions(query.forced), *self._conditions(query.filters)),
+            conditions=(*self._conditions_to_ask(query.forced), *self._conditions(query.filters)),
             sorts=tuple(BackendSort(sort.field.name, sort.descending) for sort in query.sorts),
             limit=limit,
             offset=(query.page - 1) * (limit or 0),
         )
-        rows, total = await self._list(asked, query.forced)
+        rows, page = await self._list(asked, query.forced)
         if budget is not None:
             budget.spend(rows_size(rows))
-        if counted and total is None:
-            total = await self._count(asked)
+        seen = asked.offset + len(rows) if rows else 0
+        if page.total is not None or (counted and self.counts):
+            known_total = max(
+                seen, await self._total(page, asked)
+            )  # records may have gone since they were listed
+        else:
+            known_total = seen + _has_more(page, len(rows), limit)
         if listing.fields is not self.meta.fields:
             places = [self.meta.fields.index(field) for field in listing.fields]
             rows = [[row[place] for place in places] for row in rows]
-        return rows, total or 0
+        return rows, known_total
 
     def stream(
         self, query: Query, fields: tuple[FieldMeta, ...], most: int
@@ -141,13 +161,12 @@ class BackedStore(Store):
         tx: Tx | None = None,
     ) -> Sequence[Row]:
         key = "id" if relation.kind is RelationKind.BELONGS_TO else relation.key or ""
-        conditions = (*self._scope_conditions(scope), BackendCondition(key, "in", tuple(keys)))
+        conditions = (*self._conditions_to_ask(scope), BackendCondition(key, "in", tuple(keys)))
         rows, _ = await self._list(BackendQuery(conditions=conditions, limit=most), scope)
         if budget is not None:
             budget.spend(rows_size(rows))
         place = self.sql.names.index(key)
-        wanted = set(keys)
-        return [[*row, row[place]] for row in rows if row[place] in wanted]
+        return [[*row, row[place]] for row in rows]
 
     async def count(
         self,
@@ -158,13 +177,18 @@ class BackedStore(Store):
         most: int | None = None,
         tx: Tx | None = None,
     ) -> int:
-        self.check_filters(filters)
-        conditions = (*self._scope_conditions(scope), *self._conditions(filters))
-        if hasattr(self._backend, "count"):
-            total = await self._count(BackendQuery(conditions=conditions))
+        self._check_query_of_code(Query(self.meta, self.models, filters=tuple(filters)))
+        conditions = (*self._conditions_to_ask(scope), *self._conditions(filters))
+        asked = BackendQuery(conditions=conditions, limit=1)
+        if has_method(self._backend, "count") and most != 1:
+            total = await self._total(BackendPage(()), asked)
         else:
-            _, known = await self._list(BackendQuery(conditions=conditions, limit=1), scope)
-            total = self._require_total(known)
+            rows, page = await self._list(asked, scope)
+            if most == 1:
+                return len(rows)
+            if page.total is None and not self.counts:
+                self._refuse("counts no records")
+            total = await self._total(page, asked)
         return total if most is None else min(total, most)
 
     async def search(
@@ -181,15 +205,18 @@ class BackedStore(Store):
     # -- writing
 
     async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
-        conditions = self._scope_conditions(scope, writes=True)
+        conditions = self._conditions_to_check(scope, writes=True)
         now = self.clock.now()
         stamps = {name: now for name in ("created_at", "updated_at") if name in self.meta.by_name}
         values = {**{name: record.__dict__[name] for name in self.sql.names if name not in stamps}, **stamps}
         if self.references is not None:
             await self.references.to_check(values, scope)
-        row = self._row(await self._call("create", self._plain(values)), "create")
+        plain_values = self._plain(values)
+        if is_trial():
+            return self._in_order(self._row(plain_values, "create"))
+        row = self._row(await self._call("create", plain_values), "create")
         self._require_inside(conditions, row, "create")
-        return self._in_order(row)
+        return await self._tell(ChangeKind.CREATE, row["id"], after=self._in_order(row))
 
     async def provision(self, record: Model) -> Row | None:
         self._refuse("has no singletons")
@@ -203,13 +230,19 @@ class BackedStore(Store):
         tx: Tx | None = None,
         held: Row | None = None,
     ) -> Row:
-        conditions = self._scope_conditions(scope, writes=True)
+        conditions = self._conditions_to_check(scope, writes=True)
         if held is None:
-            self._require_unlocked(await self.read(record_id, scope=scope))
+            held = await self.read(record_id, scope=scope)
+            self._require_unlocked(held)
         if self.references is not None:
             await self.references.to_check(changes, scope)
         stamps = {"updated_at": self.clock.now()} if "updated_at" in self.meta.by_name else {}
-        values = await self._call("update", record_id, self._plain({**changes, **stamps}))
+        plain_changes = self._plain({**changes, **stamps})
+        outcome = self._outcome(held, plain_changes)
+        await judge_outcome(outcome)
+        if is_trial():
+            return outcome
+        values = await self._call("update", record_id, plain_changes)
         if values is None:
             values = await self._call("read", record_id)
         if values is None:
@@ -218,7 +251,7 @@ class BackedStore(Store):
         if row["id"] != record_id:
             self._fail("update", f"it was to change {record_id!r} and gave another record")
         self._require_inside(conditions, row, "update")
-        return self._in_order(row)
+        return await self._tell(ChangeKind.UPDATE, record_id, before=held, after=self._in_order(row))
 
     async def revise(
         self,
@@ -242,8 +275,12 @@ class BackedStore(Store):
         self._refuse("increments no fields; read the record and update it")
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
-        self._require_unlocked(await self.read(record_id, scope=scope))
+        row = await self.read(record_id, scope=scope)
+        self._require_unlocked(row)
+        if is_trial():
+            return
         await self._call("delete", record_id)
+        await self._tell(ChangeKind.DELETE, record_id, before=row)
 
     async def restore(
         self,
@@ -255,6 +292,15 @@ class BackedStore(Store):
         check: Callable[[Row], Awaitable[None]] | None = None,
     ) -> Row:
         self._refuse("restores no records")
+
+    async def _tell(
+        self, kind: ChangeKind, record_id: str, *, before: Row | None = None, after: Row = ()
+    ) -> Row:
+        """Tell the listeners of a write, which is done already: their transaction is an empty one."""
+        if self.listeners:
+            async with transaction(self.adapter) as tx:
+                await tell(self, kind, tx, record_id, before=before, after=after or None)
+        return after
 
     def _require_unlocked(self, row: Row) -> None:
         refusal = self.lock_refusal(row)
@@ -277,14 +323,17 @@ class BackedStore(Store):
         for sort in query.sorts:
             if sort.path:
                 raise InvalidQuery(f"sort: {self.meta.name} cannot be sorted by another record")
-        self.check_filters(query.filters)
-
-    def check_filters(self, filters: Sequence[Filter]) -> None:
-        """Refuse conditions that the backend does not take."""
-        for item in filters:
+        for item in query.filters:
             problem = self._problem_of(item)
             if problem:
                 raise InvalidQuery(f"filter: {problem}")
+
+    def _check_query_of_code(self, query: Query) -> None:
+        """Refuse what code made of a query; a client's own was checked when it was read."""
+        try:
+            self.check_query(query)
+        except InvalidQuery as error:
+            raise UnusableQuery(f"{self.meta.name}: {error}") from None
 
     def _problem_of(self, item: Filter) -> str:
         if isinstance(item, AnyOf):
@@ -305,44 +354,64 @@ class BackedStore(Store):
             else:
                 yield _condition(item)
 
-    def _scope_conditions(self, scope: Scope, *, writes: bool = False) -> tuple[Condition, ...]:
+    def _conditions_to_ask(self, scope: Scope) -> tuple[Condition, ...]:
         """What of the scope is about this model; `UnusableScope` where the backend cannot be asked it."""
-        filters: list[Filter] = []
         for rule in scope:
-            item = None if writes and rule.of_shown else rule.on(self.meta)
-            if item is None:
-                continue
-            problem = self._problem_of(item)
+            item = rule.on(self.meta)
+            problem = "" if item is None else self._problem_of(item)
             if problem:
                 raise UnusableScope(f"{self.meta.name} cannot be bound: {problem}")
-            filters.append(item)
+        return self._conditions_to_check(scope)
+
+    def _conditions_to_check(self, scope: Scope, *, writes: bool = False) -> tuple[Condition, ...]:
+        """What of the scope is about this model, to be held against a row: any operator will do."""
+        rules = [rule for rule in scope if not (writes and rule.of_shown)]
+        filters = [item for rule in rules if (item := rule.on(self.meta)) is not None]
+        for item in filters:
+            leaves = item.conditions if isinstance(item, AnyOf) else (item,)
+            if any(leaf.path for leaf in leaves):
+                raise UnusableScope(f"{self.meta.name} cannot be bound by another record")
         return tuple(self._conditions(filters))
 
     # -- what is answered
 
-    async def _list(self, query: BackendQuery, scope: Scope) -> tuple[list[Row], int | None]:
+    async def _list(self, query: BackendQuery, scope: Scope) -> tuple[list[Row], BackendPage]:
+        """The rows, each checked, and the page they came in."""
         answer = await self._call("list", query)
-        page = answer if isinstance(answer, BackendPage) else None
-        rows = answer if page is None else page.rows
+        page = answer if isinstance(answer, BackendPage) else BackendPage(answer)
+        rows: Any = page.rows
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
             self._fail("list", f"it gave a {type(rows).__name__} instead of rows")
         if query.limit is not None and len(rows) > query.limit:
             self._fail("list", f"it was asked for {query.limit} rows and gave {len(rows)}")
-        conditions = self._scope_conditions(scope)
+        conditions = [*self._conditions_to_check(scope), *filter(self._is_clear, query.conditions)]
         checked_rows = [self._row(values, "list") for values in rows]
+        ids: set[str] = set()
         for row in checked_rows:
             self._require_inside(conditions, row, "list")
-        total = None if page is None else self._require_total(page.total)
-        return [self._in_order(row) for row in checked_rows], total
+            if row["id"] in ids:
+                self._fail("list", f"it gave the record {row['id']!r} twice")
+            ids.add(row["id"])
+        return [self._in_order(row) for row in checked_rows], page
 
-    async def _count(self, query: BackendQuery) -> int:
-        if not hasattr(self._backend, "count"):
-            return self._require_total(None)
-        return self._require_total(await self._call("count", query))
+    def _is_clear(self, condition: Condition) -> bool:
+        """Whether every backend must understand a condition alike: each has its own order of texts."""
+        leaves = condition.conditions if isinstance(condition, BackendAnyOf) else (condition,)
+        return all(leaf.op in _EXACT or self.meta.by_name[leaf.field].kind in _ORDERED for leaf in leaves)
 
-    def _require_total(self, total: Any) -> int:
+    async def _total(self, page: BackendPage, query: BackendQuery) -> int:
+        """How many records there are, as the page or `count` says."""
+        total: Any = page.total
+        if total is None and has_method(self._backend, "count"):
+            total = await self._call("count", replace(query, limit=None, offset=0))
+            if type(total) is not int or total < 0:
+                self._fail("count", f"it gave {total!r} instead of a number of records")
         if type(total) is not int or total < 0:
-            self._fail("list", "neither a BackendPage nor count says how many records there are")
+            self._fail(
+                "list",
+                "it must give a BackendPage with a total, because there is no count;"
+                " with counts = False lists have none",
+            )
         return total
 
     def _require_inside(self, conditions: Sequence[Condition], row: Values, method: str) -> None:
@@ -365,15 +434,19 @@ class BackedStore(Store):
                 row[field.name] = None
                 continue
             try:
-                row[field.name] = _normalize(self._types[field.name].validate_python(value))
-            except ValidationError:
+                row[field.name] = _normalize(field, self._types[field.name].validate_python(value))
+            except (ValueError, TypeError, OverflowError, RecursionError):
                 self._fail(method, f"it gave a {type(value).__name__} that is no {field.kind}", field)
         return row
 
     def _in_order(self, row: Mapping[str, Any]) -> Row:
+        return [_stored_form(field, row[field.name]) for field in self.meta.fields]
+
+    def _outcome(self, row: Row, changes: Values) -> Row:
+        """The row as it becomes by these changes."""
         return [
-            encode_json(value) if field.kind is Kind.JSON and value is not None else value
-            for field, value in zip(self.meta.fields, row.values(), strict=True)
+            _stored_form(field, changes[field.name]) if field.name in changes else value
+            for field, value in zip(self.meta.fields, row, strict=True)
         ]
 
     def _plain(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,17 +459,19 @@ class BackedStore(Store):
         call = getattr(self._backend, method, None)
         if call is None:
             self._refuse(f"has no {method}")
+        fence = Fence()
         try:
             return await call(*arguments)
-        except (RequestError, DeclarationError):
+        except RequestError:
             raise
         except (OSError, TimeoutError) as error:
             log.warning(
                 "%s.%s of %s failed: %s", self._backend_name, method, self.meta.name, type(error).__name__
             )
             raise Unavailable() from error
-        except Exception as error:
-            raise BackendError(self._sentence(method, f"it raised {type(error).__name__}")) from error
+        except BaseException as error:
+            failure = fence.absorb(error)
+            raise BackendError(self._sentence(method, f"it raised {type(error).__name__}")) from failure
 
     def _fail(self, method: str, what: str, field: FieldMeta | None = None) -> NoReturn:
         raise BackendError(self._sentence(method, what, field))
@@ -432,8 +507,27 @@ def _type_of(field: FieldMeta) -> TypeAdapter[Any]:
     return TypeAdapter(field.type)
 
 
-def _normalize(value: Any) -> Any:
-    """A value as databases give it: times in UTC, members as their values."""
+def _normalize(field: FieldMeta, value: Any) -> Any:
+    """A value as databases give it: times in UTC, members as their values; `ValueError` for no such value."""
+    if field.kind is Kind.JSON:
+        encode_json(value).encode()
+        return value
+    value = plain_value(value)
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    return value if isinstance(value, list | tuple) else plain_value(value)
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("not a finite number")
+    if isinstance(value, str):
+        value.encode()  # half of a pair of surrogates can be sent to nobody
+        return value.lower() if field.ignore_case else value
+    return value
+
+
+def _stored_form(field: FieldMeta, value: Any) -> Any:
+    """A value as it stands in a row: JSON is text there."""
+    return encode_json(value) if field.kind is Kind.JSON and value is not None else value
+
+
+def _has_more(page: BackendPage, row_count: int, limit: int | None) -> bool:
+    """Whether there are rows behind those of a page; one that is full may have some."""
+    return page.more is True if page.more is not None else row_count == limit

@@ -15,7 +15,6 @@ from maniflex.db.changes import ChangeKind, ChangeListener, images, tell
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import Kind
 from maniflex.sql.where import Scope
@@ -23,12 +22,8 @@ from maniflex.sql.where import Scope
 
 def listen(store: Store, listener: ChangeListener) -> None:
     """Tell `listener` of every change of the rows of this model from now on."""
-    if store.meta.options.backend is not None:
-        raise DeclarationError(
-            f"{store.meta.name} has a backend; its changes share no transaction with others"
-        )
-    if not isinstance(store, ListenedStore):
-        store.__class__ = ListenedStore
+    if store.meta.options.backend is None and not isinstance(store, ListenedStore):
+        store.__class__ = ListenedStore  # a store with a backend tells by itself
     store.listeners = (*store.listeners, listener)
     store.needs_rows = store.needs_rows or listener.needs_rows
 

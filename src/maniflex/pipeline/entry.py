@@ -120,6 +120,7 @@ class Entry:
     beside_rows: bool = False  # its tables are made in the databases of its models too
     listens: ClassVar[bool] = False  # it is told of writes to its models
     listens_to_reached: ClassVar[bool] = False  # and of writes to the models that these reach
+    listens_to_backends: ClassVar[bool] = True  # False: it writes in the transaction of the rows
     names_computed: ClassVar[bool] = False  # its fields may be computed ones
     hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
     needs_routes: ClassVar[bool] = True  # False: it acts on a model that no request is about, too

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
+from maniflex.db.backed_models import operator_problems
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.admission import Admission
@@ -143,6 +144,7 @@ class ScopeRule(Entry):
                 forced_operand(model, field, self._op, self._given_value)
         except (InvalidQuery, UnusableScope) as error:
             yield str(error)
+        yield from operator_problems(model, str(self._op))
 
     # -- where it stands
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from maniflex.db.unrolled import trial
 from maniflex.transfer.importer import RowOutcome, RowResult
 
 T = TypeVar("T")
@@ -28,10 +29,21 @@ class _RollBack(Exception):
 
 
 async def store_batch(
-    items: Sequence[T], *, block: Block, prepare: Prepare[T], act: Act[T], settle: Settle
+    items: Sequence[T],
+    *,
+    block: Block,
+    prepare: Prepare[T],
+    act: Act[T],
+    settle: Settle,
+    is_rolled_back: bool = True,
 ) -> list[RowOutcome]:
-    """Do these, or the first of them when they take long; `settle` notes what came of them."""
-    outcomes = await _together(items, block=block, prepare=prepare, act=act, settle=settle)
+    """Do these, or the first of them when they take long; `settle` notes what came of them.
+
+    What a transaction does not roll back is done one by one, because none of it could be done again.
+    """
+    outcomes = None
+    if is_rolled_back:
+        outcomes = await _together(items, block=block, prepare=prepare, act=act, settle=settle)
     if outcomes is not None:
         return outcomes
     return [await _alone(item, block=block, prepare=prepare, act=act, settle=settle) for item in items]
@@ -83,7 +95,8 @@ async def try_batch(
     for item in items:
         try:
             async with block():
-                outcomes.append(await act(item))
+                with trial():
+                    outcomes.append(await act(item))
                 raise _RollBack
         except _RollBack:
             pass

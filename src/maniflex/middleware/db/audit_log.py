@@ -41,6 +41,7 @@ class AuditLog(AuditEntry):
     homes: ClassVar = {"db": ANYWHERE}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
     listens = True
+    listens_to_backends = False
     needs_routes = False  # it is told of the writes of code, too
     record = AuditRecord
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from maniflex._names import did_you_mean
+from maniflex.db.backed_models import why_apart
 from maniflex.errors import CallbackFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
@@ -158,8 +159,8 @@ class ParentRule(ScopeRule):
             place = field_along(meta, self.path, seat.registered)
             parents = [seat.registered[relation.target] for relation in place[0]] if place else []
             for parent in parents:
-                if parent.options.database != meta.options.database:
-                    yield f"{parent.name} lives in another database than {meta.name}, which it cannot bind"
+                if why := why_apart(meta, parent):
+                    yield f"{why}, so {meta.name} cannot be bound by {self.path!r}"
 
     def describe_missing(self, model: ModelMeta, models: Models) -> str:
         for name in self._relation.split("."):

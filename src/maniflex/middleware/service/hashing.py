@@ -168,7 +168,8 @@ class PasswordEntry(HashEntry):
             user_id = self._user_to_sign_out(change)
             if user_id is None:
                 continue
-            if change.meta.options.database is None:
+            options = change.meta.options
+            if options.database is None and options.backend is None:
                 await self._tokens.end_all_in(user_id, tx)
             else:  # the sessions are in another database than the row
                 tx.after_commit(partial(self._tokens.end_all, user_id))

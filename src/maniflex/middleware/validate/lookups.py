@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from maniflex._names import did_you_mean
+from maniflex.db.backed_models import operator_problems
 from maniflex.errors import ConstraintViolation
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.base import Model
@@ -56,6 +57,7 @@ class UniqueEntry(RuleEntry):
             yield f"{field.name} is no text, so it has no case to ignore"
         if field in within:
             yield f"{field.name} cannot be unique within itself"
+        yield from operator_problems(model, "ilike" if self._ignore_case else "eq", *["eq"] * len(within))
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         for model in seat.models:
@@ -96,9 +98,14 @@ class Lookup:
         target = _literal_pattern(value) if self._op == "ilike" else value
         filters: list[tuple[str, str, Any]] = [(self._field.name, self._op, target)]
         filters += [(f.name, "eq", values.get(f.name)) for f in self._within]
-        if own_id is not None:
-            filters.append(("id", "neq", own_id))
-        if await ctx.db(self._model.cls).count(filters):
+        if own_id is None:
+            is_used = await ctx.db(self._model.cls).exists(filters)
+        elif any(operator_problems(self._model, "neq")):
+            records = await ctx.db(self._model.cls).list(filters, limit=2)
+            is_used = any(record.id != own_id for record in records)
+        else:
+            is_used = await ctx.db(self._model.cls).exists([*filters, ("id", "neq", own_id)])
+        if is_used:
             raise self._refusal()
 
     def _refusal(self) -> ConstraintViolation:
@@ -167,6 +174,7 @@ class ExistsEntry(RuleEntry):
             yield problem
             return
         target = seat.registered[self._target]
+        yield from operator_problems(target, "eq")
         for name in self._filters:
             if find_field(target, name) is None:
                 yield f"{self._target} has no field {name!r}{did_you_mean(name, target.by_name)}"
@@ -193,4 +201,4 @@ class ExistsRule(ValueRule):
         if value is None:
             return ()
         filters = [("id", "eq", str(value)), *self._filters]
-        return () if await ctx.db(self._target).count(filters) else self._problems
+        return () if await ctx.db(self._target).exists(filters) else self._problems

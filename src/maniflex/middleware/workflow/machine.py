@@ -73,7 +73,11 @@ class Machine(RuleEntry):
         valid = meta.validator.patch_from_code({**changes, field.name: to})
         check = Transition(rules_of(field, self._rules))
         async with transaction(store.adapter):
-            record: Any = await ctx.lock_for_update(meta.cls, id)
+            record: Any
+            if store.has_transactions:
+                record = await ctx.lock_for_update(meta.cls, id)
+            else:
+                record = await ctx.db(meta.cls).read(id)
             lock_error = store.lock_refusal([vars(record)[name] for name in store.sql.names])
             if lock_error is not None:
                 raise lock_error

@@ -72,17 +72,17 @@ class Database:
         if query is None:
             ctx.row = await self.store.read(ctx.resource_id)
             return
-        if query.filters or query.search is not None:
+        if query.search is not None:
             row = await self._matching(ctx.resource_id, query)
         else:
-            row = await self.store.read(ctx.resource_id, scope=query.forced)
+            row = await self.store.read(ctx.resource_id, scope=self.touchable(ctx))
         ctx.row = row
         if query.includes:
             ctx.budget = budget = self._budget()
             await self._include(ctx, query, [row], self.store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
-        """The row of that id, which a filter of the query may leave out as it would from a list."""
+        """The row of that id, which a search may leave out as it would from a list."""
         lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
         marker = self.store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
@@ -110,6 +110,8 @@ class Database:
         if query.cursor is not None:
             require_same_scope(query)
             rows, ctx.more = trim_page(rows, query)
+        elif not self.store.counts:
+            ctx.more = query.page * (query.limit or 0) < ctx.total
         ctx.rows, ctx.budget = rows, budget
         if query.includes:
             await self._include(ctx, query, rows, listing.fields, budget)
@@ -274,7 +276,7 @@ class Database:
         ctx.row = await self.store.restore(ctx.resource_id, changes, scope=scope, check=check)
 
     def touchable(self, ctx: Context) -> Scope:
-        """The rows a write may touch: those the request is bound to that code has not filtered out."""
+        """The rows a request may touch: those it is bound to that code has not filtered out."""
         query = ctx._query
         if query is None or not query.filters:
             return ctx.forced

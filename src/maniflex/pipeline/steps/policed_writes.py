@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from maniflex.db.port import Row
+from maniflex.db.unrolled import judged_first
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
@@ -32,15 +35,26 @@ class PolicedWrites:
         if policies is None:
             return write
 
+        write_judged = write if self._store.has_transactions else self._judging_first(write)
+
         async def update(ctx: Context) -> None:
             if self._store.meta.options.singleton:
                 await self._database.provision(ctx)
             async with ctx.transaction():
                 await self._judge_stored(ctx, policies)
-                await _run(write, ctx)
+                await _run(write_judged, ctx)
                 await self._judge_written(ctx)
 
         return update
+
+    def _judging_first(self, write: Default) -> Default:
+        """The step for records that no transaction rolls back: what they become is judged before."""
+
+        async def write_judged(ctx: Context) -> None:
+            with judged_first(partial(self._judge_outcome, ctx)):
+                await _run(write, ctx)
+
+        return write_judged
 
     def around_delete(self, write: Default) -> Default:
         """The step that deletes a record."""
@@ -80,8 +94,11 @@ class PolicedWrites:
 
     async def _judge_written(self, ctx: Context) -> None:
         assert ctx.row is not None
+        await self._judge_outcome(ctx, ctx.row)
+
+    async def _judge_outcome(self, ctx: Context, row: Row) -> None:
         if self._updated is not None:
-            await self._updated.require(ctx, self._store.record(ctx.row))
+            await self._updated.require(ctx, self._store.record(row))
 
 
 class _PolicedCreate:
