@@ -20,33 +20,22 @@ from maniflex.db.backend import (
 )
 from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
+from maniflex.model.query_model import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
 from maniflex.query.operators import Op
 from maniflex.query.query import Models
 
 _OPTIONS = (
     "query",
     "database",
-    "renamed_from",
-    "versioned",
-    "versioned_diff_only",
-    "history_table",
-    "history_list",
-    "history_restore",
-    "history_scope",
-    "history_retention",
-    "indices",
+    *TABLE_OPTIONS,
     "export",
     "max_export_rows",
     "aggregate",
-    "optimistic_lock",
-    "singleton",
     "cursor_field",
     "search_language",
     "global_searchable",
-    "restore",
 )
-_FLAGS = ("unique", "unique_within", "index", "searchable", "lock_scope", "renamed_from")
-_EXTRAS = ("file", "scheduled", "on_delete")
+_FLAGS = (*TABLE_FLAGS, "unique_within", "lock_scope", "renamed_from")
 _METHODS = (*REQUIRED_METHODS, *OPTIONAL_METHODS)
 _ARGUMENTS = {"list": 1, "read": 1, "create": 1, "update": 2, "delete": 1, "count": 1}
 
@@ -143,7 +132,7 @@ def _attribute_problems(backend: Any) -> Iterator[str]:
 
 def _field_problems(meta: ModelMeta, field: FieldMeta) -> Iterator[str]:
     wrong = [flag for flag in _FLAGS if getattr(field, flag)]
-    wrong += [name for name in _EXTRAS if name in field.extra]
+    wrong += [name for name in TABLE_EXTRAS if name in field.extra]
     wrong += ["column"] * (field.column != field.name)
     for option in wrong:
         yield f"{meta.name}.{field.name}: {option} cannot be set on a model with a backend; it needs SQL"

@@ -8,7 +8,8 @@ from typing import Any
 from maniflex.model.meta import FieldMeta, Lock, ModelOptions, SoftDelete
 
 DIALECTS = ("sqlite", "postgresql")
-_OPTIONS = (
+# What only a table of its own can have, of a model and of its fields.
+TABLE_OPTIONS = (
     "renamed_from",
     "versioned",
     "versioned_diff_only",
@@ -22,8 +23,8 @@ _OPTIONS = (
     "singleton",
     "restore",
 )
-_FLAGS = ("unique", "index", "searchable")
-_EXTRAS = ("file", "scheduled", "on_delete")
+TABLE_FLAGS = ("unique", "index", "searchable")
+TABLE_EXTRAS = ("file", "scheduled", "on_delete")
 
 
 def query_value_problems(query: Any) -> Iterator[str]:
@@ -46,7 +47,7 @@ def query_model_problems(
     locks: Iterable[Lock],
 ) -> Iterator[tuple[str | None, str]]:
     """Problems with the field they are about, or None for the model."""
-    for option in _OPTIONS:
+    for option in TABLE_OPTIONS:
         if getattr(options, option):
             yield None, f"{option} cannot be set on a query model, whose rows are made by its query"
     if soft_delete is not None:
@@ -56,8 +57,8 @@ def query_model_problems(
     names = []
     for field in fields:
         names.append(field.name)
-        wrong = [flag for flag in _FLAGS if getattr(field, flag)]
-        wrong += [name for name in _EXTRAS if name in field.extra]
+        wrong = [flag for flag in TABLE_FLAGS if getattr(field, flag)]
+        wrong += [name for name in TABLE_EXTRAS if name in field.extra]
         wrong += ["encrypted"] * (field.encrypted is not None) + ["lock_scope"] * bool(field.lock_scope)
         for option in wrong:
             yield field.name, f"{option} cannot be set on a query model, which is never written"
