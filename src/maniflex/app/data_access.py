@@ -59,12 +59,15 @@ class WithDataAccess:
     def speaking_as(self, auth: AuthInfo) -> Iterator[Scoped]:
         """The same for a block that awaits nothing itself, such as the prompt of a shell."""
         who = caller()._replace(actor_id=auth.user_id or None, tenant_id=auth.tenant_id or None)
-        with scoped_code(Scoped(self._seal().runtime, auth)) as scoped, speak_as(who):
+        with scoped_code(Scoped(self._seal().runtime, auth)) as scoped, speak_as(who, self._database):
             yield scoped
 
     def acting_as(self, actor_id: str, *, reason: str | None = None) -> AbstractContextManager[None]:
         """A block of a script whose changes are this person's, in history and audit, and why."""
-        return speak_as(caller()._replace(actor_id=actor_id, reason=reason))
+        return speak_as(caller()._replace(actor_id=actor_id, reason=reason), self._database)
+
+    def _database(self) -> object:
+        return self._seal().runtime.adapter
 
     @overload
     def history(self, model: type[M]) -> ModelHistory[M]: ...

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from maniflex._caller import act_on
 from maniflex._service import Service, call
 from maniflex.audit.tables import AuditRow
 from maniflex.background.environment import Environment
 from maniflex.background.expired_rows import ExpiredRows
 from maniflex.background.history_pruner import HistoryPruner, KeptHistory
+from maniflex.db.changes import Change
 from maniflex.db.listened_store import listen
-from maniflex.db.port import Adapter
+from maniflex.db.port import Adapter, Tx
 from maniflex.features.actions import Action
 from maniflex.features.history_options import how_long_kept
 from maniflex.model.base import Model
@@ -36,6 +39,7 @@ class EntryTables:
 
     def __init__(self) -> None:
         self._uses: list[Use] = []
+        self._attached: list[tuple[Any, Adapter]] = []  # stores, and the database that they were given
         self._beside_rows: dict[int, list[ModelSql]] = {}
         self._sweeper: ExpiredRows | None = None
         self._pruner: HistoryPruner | None = None
@@ -73,11 +77,14 @@ class EntryTables:
         return []
 
     def attach(self, environment: Environment) -> None:
-        """Hand the database and the clock to the stores."""
-        for store in self._stores():
+        """Hand the database and the clock to the stores, in place of those they had before."""
+        for store, adapter in self._attached:
+            _detach(store, adapter)
+        self._attached = [(store, environment.adapter) for store in self._stores()]
+        for store, adapter in self._attached:
             attach = getattr(store, "attach", None)
             if attach is not None:
-                attach(environment.adapter, environment.clock)
+                attach(adapter, environment.clock)
         self._listen(environment)
         others = self._other_databases(environment)
         self._beside_rows = {
@@ -112,8 +119,9 @@ class EntryTables:
             listened_metas = (*roots, *(reached if entry.listens_to_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 is_told = entry.listens_to_backends or metas[name].options.backend is None
-                if is_told and entry not in stores[name].listeners:
-                    listen(stores[name], entry)
+                listener = _EntryListener(entry, environment.adapter) if entry.stores else entry
+                if is_told and listener not in stores[name].listeners:
+                    listen(stores[name], listener)
 
     def services(self) -> Sequence[Service]:
         """The sweepers, where there is anything to sweep."""
@@ -124,10 +132,10 @@ class EntryTables:
         return self._beside_rows.get(id(adapter), ())
 
     async def close(self) -> None:
-        """Close the connections of stores outside the database."""
-        for store in self._stores():
-            close = getattr(store, "close", None)
-            if close is not None:
+        """Close the connections of stores outside the database, unless another server uses them."""
+        for store, adapter in self._attached:
+            is_over, close = _detach(store, adapter), getattr(store, "close", None)
+            if is_over and close is not None:
                 await call(close)
 
     def _stores(self) -> Iterator[Any]:
@@ -146,6 +154,28 @@ class EntryTables:
                     _, tables = databases.setdefault(id(store.adapter), (store.adapter, {}))
                     tables.update(dict.fromkeys(_tables(entry)))
         return [(adapter, list(tables)) for adapter, tables in databases.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryListener:
+    """An entry as one server tells it of writes; code of another may write, and both may have its stores."""
+
+    entry: Entry
+    database: Adapter
+
+    @property
+    def needs_rows(self) -> bool:
+        return self.entry.needs_rows
+
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        with act_on(self.database):
+            await self.entry.note_changes(changes, tx)
+
+
+def _detach(store: Any, adapter: Adapter) -> bool:
+    """Tell a store that a server is over; whether no other uses it, as far as the store knows."""
+    detach = getattr(store, "detach", None)
+    return True if detach is None else bool(detach(adapter))
 
 
 def _uses(pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> Iterator[Use]:

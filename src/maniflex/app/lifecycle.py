@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from maniflex._caller import current_database, serve_from
 from maniflex._fence import Fence
 from maniflex._logging import log_panic
 from maniflex._service import Service, call
@@ -55,6 +56,7 @@ class Lifecycle:
         self._deadline: float | None = None
         self.accepting = False  # whether it runs and was not told to stop; every request asks
         self._loop: asyncio.AbstractEventLoop
+        self._database: object | None = None  # of the server, once it starts
 
     def again(self) -> Lifecycle:
         """The same hooks and services, for another life."""
@@ -88,7 +90,8 @@ class Lifecycle:
     async def _run_and_log(self, fn: Callable[[], Awaitable[Any]]) -> None:
         fence = Fence()
         try:
-            await call(fn)
+            with serve_from(self._database):
+                await call(fn)
         except BaseException as error:
             fence.absorb(error)
             log_panic(self._logger, f"{getattr(fn, '__name__', 'a task of server.go')} failed", error)
@@ -106,6 +109,7 @@ class Lifecycle:
             raise LifecycleError(f"the server is {self.state}; it starts once")
         self.state = LifecycleState.STARTING
         self._loop = asyncio.get_running_loop()
+        self._database = current_database()
         open_adapters: list[Adapter] = []
         try:
             for adapter in adapters:

@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
+from maniflex._caller import serve_from
 from maniflex._clock import Clock, SystemClock, check_clock
 from maniflex._logging import GuardedLogger
 from maniflex._names import application_of_module, did_you_mean, title_of_module
@@ -200,7 +201,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         strict: AbstractContextManager[list[str]] = nullcontext([])
         if self.config.is_strict:
             strict = collect_warnings(self._logger)
-        with strict as warnings:
+        with strict as warnings, serve_from(assembly.runtime.adapter):
             await self._lifecycle.start(
                 assembly.adapters, prepare_tables, services=role != "client", background=background
             )
@@ -252,7 +253,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         """Stop services, await background work and close the databases, all before one deadline."""
         assembly = self._seal()
         seconds = None if timeout is None else timeout.total_seconds()
-        await self._lifecycle.stop(assembly.runtime, assembly.adapters, seconds)
+        with serve_from(assembly.runtime.adapter):
+            await self._lifecycle.stop(assembly.runtime, assembly.adapters, seconds)
 
     @asynccontextmanager
     async def lifespan(

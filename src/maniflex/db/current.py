@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 
-from maniflex._caller import asking
+from maniflex._caller import forget_request
 from maniflex.db.port import Adapter, Executor, Isolation, Tx
 from maniflex.errors import DatabaseError, TransactionError
 
@@ -74,11 +74,11 @@ def innermost_tx() -> Tx | None:
 
 
 def detached_context() -> Context:
-    """This context without its transaction and its request, for work that outlives both."""
+    """This context without its transaction and its request, for work of its server that outlives both."""
     context = copy_context()
     context.run(_open.set, None)
     context.run(current_reader.set, None)
-    context.run(asking.set, None)
+    context.run(forget_request)
     return context
 
 

@@ -228,6 +228,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         trace = (self.trace_id or None, self.traceparent or None)
         return Caller(actor, tenant, trace[0], self.request_id or None, source, reason, trace[1])
 
+    def database(self) -> object:
+        """The database of the server that answers, which tells servers of one process apart."""
+        return self.runtime.adapter
+
     def has_role(self, role: str) -> bool:
         """Whether the caller holds the role; a caller without an identity holds none."""
         return self.auth is not None and role in self.auth.roles

@@ -55,16 +55,16 @@ class InRedis:
     async def store(self, clock: FakeClock, redis_url: str) -> AsyncIterator[Any]:
         store = self.form(redis_url, f"test_{uuid4().hex}")
         assert store.mistakes == []
-        if hasattr(store, "_clock"):
-            store._clock = clock
+        if hasattr(store, "_default_clock"):
+            store._default_clock = clock
         yield store
         await forget(store)
 
     @pytest.fixture
     async def twin(self, store: Any, clock: FakeClock, redis_url: str) -> AsyncIterator[Any]:
         twin = self.form(redis_url, store.prefix)
-        if hasattr(twin, "_clock"):
-            twin._clock = clock
+        if hasattr(twin, "_default_clock"):
+            twin._default_clock = clock
         yield twin
         await twin.close()
 

@@ -21,7 +21,7 @@ async def test_all_names_are_below_the_prefix_and_end(redis_url: str) -> None:
     prefix, clock = f"test_{uuid4().hex}", FakeClock()
     forms: list[Any] = [form(redis_url, prefix) for form in FORMS]
     redis = forms[0]._redis()
-    forms[3].attach(None, clock)
+    forms[3]._default_clock = clock
     for call in calls(clock, *forms):
         await call()
     names = {name async for name in redis.scan_iter(f"*{prefix}*")}

@@ -119,6 +119,10 @@ class Run(Generic[P]):
             traceparent=self.traceparent,
         )
 
+    def database(self) -> object:
+        """The database of the server that works on it, which tells servers of one process apart."""
+        return self._engine.store.adapter
+
     def scope(self) -> AbstractContextManager[object]:
         """A block in which scope rules bind `server.db` by the caller of the run."""
         return self._engine.bind_caller(self.caller())

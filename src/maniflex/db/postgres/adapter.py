@@ -171,6 +171,12 @@ class PostgresAdapter:
     def label(self) -> str:
         return self._address.label
 
+    @property
+    def identity(self) -> object:
+        """What adapters of one database and schema have in common, whoever they sign in as."""
+        address = self._address
+        return address.hosts, address.database_name, address.options, self.schema
+
     def observe_statements(self, observer: StatementObserver) -> None:
         for pool in self._pools:
             pool.observer = observer

@@ -89,6 +89,11 @@ class SqliteAdapter:
         return f"sqlite:{self._path if self._path == MEMORY else os.path.basename(self._path)}"
 
     @property
+    def identity(self) -> object:
+        """What adapters of one database have in common."""
+        return self if self._path == MEMORY else os.path.realpath(self._path)
+
+    @property
     def path(self) -> str:
         """The file, or `:memory:`."""
         return self._path

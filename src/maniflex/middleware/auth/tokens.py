@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Unpack
 
 from maniflex._arguments import explain_class
-from maniflex._caller import keep_answer_secret
+from maniflex._caller import act_on, keep_answer_secret
 from maniflex._ids import new_id
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
@@ -321,7 +321,8 @@ class Tokens:
         if self.revoker is None:
             return
         try:
-            await self.revoker.revoke_user(name, now, now + self.access_ttl)
+            with act_on(self._database()):
+                await self.revoker.revoke_user(name, now, now + self.access_ttl)
         except Exception as error:
             raise revocation_unavailable() from error
         await self.revoke(tokens)
@@ -331,10 +332,15 @@ class Tokens:
         if self.revoker is None:
             return
         try:
-            for token in tokens:
-                await self.revoker.revoke_token(token.jti, token.expires_at)
+            with act_on(self._database()):
+                for token in tokens:
+                    await self.revoker.revoke_token(token.jti, token.expires_at)
         except Exception as error:
             raise revocation_unavailable() from error
+
+    def _database(self) -> object:
+        """The database of the server that it is mounted on: revocations are that server's, whoever calls."""
+        return self._require_host()[1].adapter
 
     def _require_host(self) -> tuple[Host, RefreshStore]:
         if self._host is None or self._store is None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from maniflex._caller import act_on, current_database
 from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
@@ -44,9 +45,11 @@ class _Invalidation:
 
     store: CarefulStore
     keys: frozenset[str]
+    database: object | None  # of the server whose rows were written, which need not be the one that commits
 
     async def __call__(self) -> None:
-        await self.store.invalidate(self.keys)
+        with act_on(self.database):
+            await self.store.invalidate(self.keys)
 
 
 class CacheQuery(Entry):
@@ -97,7 +100,7 @@ class CacheQuery(Entry):
         if self.invalidates:
             keys = frozenset(key for change in changes for key in self._generations_of(change.meta.name))
             if keys:
-                after_commit_once(tx, _Invalidation(self.store, keys))
+                after_commit_once(tx, _Invalidation(self.store, keys, current_database()))
 
     def _generations_of(self, name: str) -> Iterator[str]:
         for root, related_names in self._roots.items():

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
+from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.port import CacheStore
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ class CarefulStore:
     def __init__(self, store: CacheStore, name: str) -> None:
         self.store = store
         self._name = name
-        self._unsaid: set[str] = set()
+        self._unsaid: set[tuple[int, str]] = set()  # by the server that they are of
         self._logged_at = self._failed_at = -math.inf
         self._log = logging.getLogger("maniflex")
 
@@ -47,7 +48,7 @@ class CarefulStore:
 
     async def generation(self, key: str, ttl: float) -> str | None:
         """The current generation, a new one if there is none; None when the store fails."""
-        if key in self._unsaid and not await self.invalidate((key,)):
+        if self._unsaid and (place_of(self.store), key) in self._unsaid and not await self.invalidate((key,)):
             return None
         generation = await self.get(key)
         if generation is not None:
@@ -57,11 +58,12 @@ class CarefulStore:
 
     async def invalidate(self, keys: Iterable[str]) -> bool:
         """End the generations, so that nothing which was stored under them is found again."""
-        names = set(keys)
-        self._unsaid |= names
+        names, place = set(keys), place_of(self.store)
+        unsaid = {(place, name) for name in names}
+        self._unsaid |= unsaid
         if not await self.delete(sorted(names)):
             return False
-        self._unsaid -= names
+        self._unsaid -= unsaid
         return True
 
     def _is_awake(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
+from maniflex._caller import act_on
 from maniflex.middleware.db.cache_query import OWN
 from maniflex.middleware.db.cache_store import CarefulStore
 from maniflex.middleware.stores.port import CacheStore, mistakes_of
@@ -42,8 +43,12 @@ class Invalidate(Entry):
     async def __call__(self, ctx: Context, next: Next) -> None:
         keys = [str(key) for key in await ask(ctx, self._keys, ctx)]
         if keys:
-            ctx.after_commit(partial(self._store.delete, [*keys, *(f"{OWN}{key}" for key in keys)]))
+            ctx.after_commit(partial(self._delete, [*keys, *(f"{OWN}{key}" for key in keys)], ctx.database()))
         await next()
+
+    async def _delete(self, keys: list[str], database: object | None) -> None:
+        with act_on(database):  # code of another server may have opened the transaction
+            await self._store.delete(keys)
 
 
 def invalidate(store: CacheStore, keys: Callable[[Context], Iterable[str] | Any]) -> Invalidate:

@@ -12,6 +12,7 @@ from typing import Any
 
 from maniflex.errors import Abort, RequestError, Unavailable
 from maniflex.middleware.arguments import as_timedelta
+from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.port import Duration, RateLimitBackend, Taken, mistakes_of
 from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.middleware.stores.units import seconds_of
@@ -54,14 +55,17 @@ class Allowance:
 NO_ALLOWANCE = Allowance(0, sys.maxsize, 0)  # before the first bucket has answered
 
 
+Bucket = tuple[int, str]  # the place of a backend, and a key in it
+
+
 class EmptyBuckets:
     """Buckets that are known to be empty until a moment, so that a flood costs no statements."""
 
     def __init__(self, window: timedelta) -> None:
         self._window = window
-        self._until: dict[str, datetime] = {}
+        self._until: dict[Bucket, datetime] = {}
 
-    def wait(self, key: str, now: datetime) -> float:
+    def wait(self, key: Bucket, now: datetime) -> float:
         """Seconds until the bucket has a token again; 0 when it may have one."""
         until = self._until.get(key)
         if until is None:
@@ -72,7 +76,7 @@ class EmptyBuckets:
         del self._until[key]
         return 0.0
 
-    def note(self, key: str, now: datetime, wait: float) -> None:
+    def note(self, key: Bucket, now: datetime, wait: float) -> None:
         if len(self._until) >= _MOST_EMPTY:
             self._until = {name: until for name, until in self._until.items() if until > now}
             if len(self._until) >= _MOST_EMPTY:
@@ -103,7 +107,7 @@ class Limiter:
         self.unlimited = 0  # requests that passed because the backend failed
         self._message = message or _MESSAGE
         self._allows_on_error = on_error == "allow"
-        self._place, self._empty = 0, EmptyBuckets(timedelta(seconds=self._seconds))
+        self._empty = EmptyBuckets(timedelta(seconds=self._seconds))
         self._logged_at = -math.inf
 
     def docs(self) -> EntryDocs:
@@ -127,10 +131,8 @@ class Limiter:
 
     async def _take(self, key: str, ctx: Context) -> None:
         now = ctx.now()
-        place = getattr(self.backend, "place", 0)
-        if place != self._place:  # the server has started again, on another database
-            self._place, self._empty = place, EmptyBuckets(timedelta(seconds=self._seconds))
-        wait = self._empty.wait(key, now)
+        bucket = place_of(self.backend), key  # of this server alone, and of this start
+        wait = self._empty.wait(bucket, now)
         if wait:
             answer = Taken(False, 0, wait)
         else:
@@ -142,7 +144,7 @@ class Limiter:
         self._note(ctx, answer)
         if not answer.allowed:
             if not wait:
-                self._empty.note(key, now, answer.retry_after)
+                self._empty.note(bucket, now, answer.retry_after)
             refusal = Abort(
                 429, "RATE_LIMITED", self._message, headers={"retry-after": _whole(answer.retry_after)}
             )

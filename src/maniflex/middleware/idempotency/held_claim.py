@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
+from maniflex._caller import act_on
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.middleware.idempotency.kept_answer import keep_answer, keep_response
@@ -44,6 +45,7 @@ class HeldClaim:
         self._token = token
         self._options = options
         self._now: Now = ctx.now
+        self._database = ctx.database()  # its server, for what is done of it outside the request
         self._headers_before = len(ctx.extra_headers or ())
         self._calls_before = len(ctx._after or ())
         self.answer: bytes | None = None
@@ -94,7 +96,8 @@ class HeldClaim:
     async def release(self, ctx: Context) -> None:
         """Give the key back; should that fail, its lease ends by itself."""
         try:
-            await self.store.release(self.name, self._token)
+            with act_on(self._database):
+                await self.store.release(self.name, self._token)
         except Exception as error:
             ctx.logger.warning("an idempotency key is taken until its lease ends: %s", error)
 
@@ -132,7 +135,8 @@ class HeldClaim:
     async def _renew(self) -> None:
         is_ours = True
         while is_ours:
-            with suppress(Exception):  # a store that fails now may answer the next time
+            # A store that fails now may answer the next time.
+            with suppress(Exception), act_on(self._database):
                 is_ours = await self.store.renew(
                     self.name, self._token, lease=self._options.lease, now=self._now()
                 )

@@ -25,6 +25,7 @@ from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
 from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
 from maniflex.middleware.idempotency.options import NAME, OUTSIDE, KeyOptions
+from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
 from maniflex.pipeline.callbacks import callback_failure
@@ -107,7 +108,7 @@ class KeyedRequest(AnswersEarly):
         try:
             store = self._parts.store.on(ctx.adapter)
             sql_store = store if isinstance(store, SqlIdempotency) else None
-            place = (id(store) if sql_store is None else sql_store.place, name)
+            place = (place_of(store) or id(store), name)
             known_key = None
             if self._claimer.knows(place):
                 known_key = self._claimer.recall(place, wish, ctx)

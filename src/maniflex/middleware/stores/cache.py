@@ -6,8 +6,8 @@ from collections import OrderedDict
 from typing import Any
 
 from maniflex._arguments import explain_class
-from maniflex._clock import Clock, SystemClock
-from maniflex.db.port import Adapter
+from maniflex._clock import Clock
+from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
 from maniflex.middleware.stores.model import CacheEntryRow
 from maniflex.middleware.stores.port import Duration, StoreUnavailable
 from maniflex.middleware.stores.redis_form import RedisForm
@@ -89,12 +89,13 @@ def _milliseconds(ttl: Duration | None) -> int | None:
 
 
 @explain_class
-class MemoryStore:
+class MemoryStore(MemoryForm):
     """A cache of this process; what was not asked for the longest time makes room."""
 
     def __init__(
         self, max_entries: int = 10_000, max_bytes: int | str = "64MB", *, clock: Clock | None = None
     ) -> None:
+        super().__init__(clock=clock)
         self.mistakes = []
         if type(max_entries) is not int or max_entries < 1:
             self.mistakes.append(f"stores.MemoryStore: max_entries={max_entries!r} has room for nothing")
@@ -102,36 +103,31 @@ class MemoryStore:
         if size is None:
             self.mistakes.append(f"stores.MemoryStore: max_bytes={max_bytes!r} is not a size such as 64MB")
         self._most_entries, self._most_bytes = max_entries, size or 0
-        self._own_clock = clock
-        self._clock: Clock = clock or SystemClock()
-        self._entries: OrderedDict[str, tuple[bytes | int, int | None]] = OrderedDict()
+        self._entries: OrderedDict[OwnKey, tuple[bytes | int, int | None]] = OrderedDict()
         self._bytes = 0
 
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Use the server's clock, unless another was given."""
-        self._clock = self._own_clock or clock
-
     async def get(self, key: str) -> bytes | None:
-        value = self._live_value(key)
+        value = self._live_value(self._key(key))
         return b"%d" % value if isinstance(value, int) else value
 
     async def set(self, key: str, value: bytes, ttl: Duration | None) -> None:
-        self._keep(key, bytes(value), self._end(ttl))
+        self._keep(self._key(key), bytes(value), self._end(ttl))
 
     async def delete(self, *keys: str) -> None:
         for key in keys:
-            self._drop(key)
+            self._drop(self._key(key))
 
     async def increment(self, key: str, by: int = 1, ttl: Duration | None = None) -> int:
-        value = self._live_value(key)
+        own_key = self._key(key)
+        value = self._live_value(own_key)
         if isinstance(value, bytes):
             raise ValueError(_NO_NUMBER)
-        end = self._end(ttl) if value is None else self._entries[key][1]
+        end = self._end(ttl) if value is None else self._entries[own_key][1]
         number = (value or 0) + by
-        self._keep(key, number, end)
+        self._keep(own_key, number, end)
         return number
 
-    def _live_value(self, key: str) -> bytes | int | None:
+    def _live_value(self, key: OwnKey) -> bytes | int | None:
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -142,7 +138,7 @@ class MemoryStore:
         self._entries.move_to_end(key)
         return value
 
-    def _keep(self, key: str, value: bytes | int, end: int | None) -> None:
+    def _keep(self, key: OwnKey, value: bytes | int, end: int | None) -> None:
         self._drop(key)
         size = _size(key, value)
         if size > self._most_bytes:
@@ -154,7 +150,7 @@ class MemoryStore:
         self._entries[key] = value, end
         self._bytes += size
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: OwnKey) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= _size(key, entry[0])
@@ -163,5 +159,5 @@ class MemoryStore:
         return None if ttl is None else nanoseconds(self._clock.now()) + length_of(ttl)
 
 
-def _size(key: str, value: bytes | int) -> int:
-    return _ENTRY + len(key) + (len(value) if isinstance(value, bytes) else 8)
+def _size(key: OwnKey, value: bytes | int) -> int:
+    return _ENTRY + len(key[1]) + (len(value) if isinstance(value, bytes) else 8)

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 from maniflex._arguments import explain_class
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import SystemClock
 from maniflex._ids import new_id
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.db.separate import execute_separately, write_separately
 from maniflex.errors import RequestError
+from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
 from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim, StoreUnavailable
 from maniflex.middleware.stores.redis_form import RedisForm
@@ -73,33 +74,42 @@ class SqlIdempotency(SqlForm):
 
     def __init__(self) -> None:
         super().__init__()
-        self._on: dict[int, SqlIdempotency] = {}
+        self._on: dict[int, SqlIdempotency] = {}  # by database, all but that of the only server
 
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        super().attach(adapter, clock)
-        self._on = {id(adapter): self}
+    def _note_homes(self) -> None:
+        super()._note_homes()
+        self._on = {}
         self.expects_answers = False
+        if self._only is None:  # each of the servers has one of its own
+            return
+        dialect = self._only.adapter.dialect
         self._look_text = LookupText(self._text_of("look", "id", "now"))
-        claim_parameters = by_dialect(adapter.dialect, sqlite=_CLAIM_IN_SQLITE, postgres=_CLAIM_IN_POSTGRES)
+        claim_parameters = by_dialect(dialect, sqlite=_CLAIM_IN_SQLITE, postgres=_CLAIM_IN_POSTGRES)
         self._claim_text = self._text_of("claim", *claim_parameters)
         self._settle_text = self._text_of("settle", "answer", "until", "id", "token")
-        self._claims_by_count = by_dialect(adapter.dialect, sqlite=True, postgres=False)
+        self._claims_by_count = by_dialect(dialect, sqlite=True, postgres=False)
         # Elsewhere a replica may have answered, which does not know yet that a claim has ended.
-        self._reads_are_current = by_dialect(adapter.dialect, sqlite=True, postgres=False)
+        self._reads_are_current = by_dialect(dialect, sqlite=True, postgres=False)
 
     def on(self, adapter: Adapter) -> SqlIdempotency:
         """The store in that database."""
-        if adapter is self._adapter:
+        only = self._only
+        if only is not None and only.adapter is adapter:
             return self
         store = self._on.get(id(adapter))
         if store is None or store.adapter is not adapter:
+            home = self._home()
             store = self._on[id(adapter)] = SqlIdempotency()
-            store.attach(adapter, self._clock or SystemClock())
+            store.attach(adapter, SystemClock() if home is None else home.clock)
         return store
+
+    def _in_own_database(self) -> SqlIdempotency:
+        """The store in the database of the server that the call is for."""
+        return self if self._only is not None else self.on(self.adapter)
 
     def _text_of(self, name: str, *parameters: str) -> str:
         """The text of a statement whose values are bound in this order: by name, that takes longer."""
-        statement = self._statements[name]
+        statement = self._require_home().statements[name]
         assert statement.names == parameters, f"{name} takes {statement.names}"
         return statement.text
 
@@ -109,8 +119,9 @@ class SqlIdempotency(SqlForm):
         A database that is away raises errors of its own here.
         """
         # Neither by `_read` nor by `Sql()`: replays pass here, and both cost more.
-        sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), self._now())))
-        return self.adapter.fetch_one(sql)
+        home = self._require_home()
+        sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), home.now())))
+        return home.adapter.fetch_one(sql)
 
     def find_in(self, row: Row | None, fingerprint: str) -> KeyClaim | None:
         """The claim of a request that finds this row; None when only a claim can say."""
@@ -122,6 +133,8 @@ class SqlIdempotency(SqlForm):
         return _claim_of(row, fingerprint, None, self._now()) if row[2] or self._reads_are_current else None
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        if self._only is None:
+            return await self._in_own_database().claim(key, fingerprint, lease=lease, now=now)
         moment, token = nanoseconds(now), new_id()
         until, row = moment + length_of(lease), None
         try:
@@ -165,9 +178,10 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        sql = self.settlement(key, token, answer, nanoseconds_after(now, ttl))
+        store = self._in_own_database()
+        sql = store.settlement(key, token, answer, nanoseconds_after(now, ttl))
         if tx is None:
-            return bool(await self._write_sql(self.adapter, sql))
+            return bool(await store._write_sql(store.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
         return bool(await tx.write(sql))
 
@@ -260,16 +274,12 @@ def _read_hash(values: Any) -> _KeyState | None:
 
 
 @explain_class
-class MemoryIdempotency:
+class MemoryIdempotency(MemoryForm):
     """Keys of this process alone; a restart forgets them."""
 
-    mistakes = ()
-
     def __init__(self) -> None:
-        self._keys: dict[str, _KeyState] = {}
-
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Nothing of the server is needed; requests bring their time."""
+        super().__init__()
+        self._keys: dict[OwnKey, _KeyState] = {}
 
     def on(self, adapter: Adapter) -> Self:
         return self
@@ -282,7 +292,7 @@ class MemoryIdempotency:
         if len(self._keys) >= _MOST_KEYS:
             self._keys = {name: one for name, one in self._keys.items() if one.until > moment}
         token = new_id()
-        self._keys[key] = _KeyState(fingerprint, token, False, None, nanoseconds_after(now, lease))
+        self._keys[self._key(key)] = _KeyState(fingerprint, token, False, None, nanoseconds_after(now, lease))
         return KeyClaim(ClaimState.CLAIMED, token)
 
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
@@ -307,17 +317,19 @@ class MemoryIdempotency:
         return self._change(key, token, settled=True, answer=answer, until=nanoseconds_after(now, ttl))
 
     async def release(self, key: str, token: str) -> None:
-        key_state = self._keys.get(key)
+        own_key = self._key(key)
+        key_state = self._keys.get(own_key)
         if key_state is not None and key_state.token == token and not key_state.settled:
-            del self._keys[key]
+            del self._keys[own_key]
 
     def _live(self, key: str, moment: int) -> _KeyState | None:
-        key_state = self._keys.get(key)
+        key_state = self._keys.get(self._key(key))
         return None if key_state is None or key_state.until <= moment else key_state
 
     def _change(self, key: str, token: str, **changes: Any) -> bool:
-        key_state = self._keys.get(key)
+        own_key = self._key(key)
+        key_state = self._keys.get(own_key)
         if key_state is None or key_state.token != token or key_state.settled:
             return False
-        self._keys[key] = key_state._replace(**changes)
+        self._keys[own_key] = key_state._replace(**changes)
         return True

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from maniflex._arguments import explain_class
-from maniflex._clock import Clock
-from maniflex.db.port import Adapter
+from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
 from maniflex.middleware.stores.model import RateLimitRow
 from maniflex.middleware.stores.port import Duration, Taken
 from maniflex.middleware.stores.redis_form import RedisForm
@@ -72,23 +71,20 @@ class RedisRateLimit(RedisForm):
 
 
 @explain_class
-class MemoryRateLimit:
+class MemoryRateLimit(MemoryForm):
     """Buckets of this process alone; a restart fills them."""
 
-    mistakes = ()
-
     def __init__(self) -> None:
-        self._full_at: dict[str, int] = {}
-
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Nothing of the server is needed; requests bring their time."""
+        super().__init__()
+        self._full_at: dict[OwnKey, int] = {}
 
     async def take(self, key: str, limit: int, window: Duration, cost: int, now: datetime) -> Taken:
         if cost > limit:
             return _never(window)
         length, moment = length_of(window), nanoseconds(now)
         price = length // limit * cost
-        full_at = self._full_at.get(key, moment)
+        bucket = self._key(key)
+        full_at = self._full_at.get(bucket, moment)
         if full_at <= moment or full_at > moment + 2 * length:
             full_at = moment
         is_granted = full_at + price <= moment + length
@@ -96,7 +92,7 @@ class MemoryRateLimit:
             if len(self._full_at) >= _MOST_BUCKETS:
                 self._forget_full(moment)
             full_at += price
-            self._full_at[key] = full_at
+            self._full_at[bucket] = full_at
         return _answer_of(is_granted, full_at, moment, length, limit, cost)
 
     def _forget_full(self, moment: int) -> None:

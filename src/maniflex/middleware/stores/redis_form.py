@@ -17,12 +17,12 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from maniflex._caller import asking
 from maniflex._clock import Clock
 from maniflex._names import is_identifier
 from maniflex.db.port import Adapter
 from maniflex.db.separate import read_current, write_separately
 from maniflex.errors import RequestError
+from maniflex.middleware.stores.form import Home, StoreForm
 from maniflex.middleware.stores.model import StoreRealmRow
 from maniflex.middleware.stores.port import StoreUnavailable
 from maniflex.sql.statement_files import load
@@ -30,7 +30,13 @@ from maniflex.sql.statement_files import load
 PATIENCE = 5.0  # seconds for a command
 
 
-class RedisForm:
+class RedisHome(Home):
+    """A server that has names of its own in Redis."""
+
+    realm = ""  # empty: not read yet
+
+
+class RedisForm(StoreForm[RedisHome]):
     """A store in Redis: give it an address or a client of `redis.asyncio`.
 
     With `shared`, all servers that use the prefix have one store.
@@ -39,22 +45,24 @@ class RedisForm:
     def __init__(
         self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex", *, shared: bool = False
     ) -> None:
+        super().__init__()
         self.prefix = prefix
         self.mistakes = list(_mistakes(type(self).__name__, client, prefix, shared))
         self.tables = () if shared else (StoreRealmRow,)
         self._is_shared = shared
-        self._adapter: Adapter | None = None  # of the server that was sealed last
-        self._realms: dict[int, str] = {}  # by the database of a server; empty: not read yet
         self._url = client if isinstance(client, str) else None
         self._client = None if isinstance(client, str) else client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scripts: dict[str, Any] = {}
 
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Keep what this server stores apart from what others do."""
-        if not self._is_shared:
-            self._adapter = adapter
-            self._realms[id(adapter)] = ""
+    def _make_home(self, adapter: Adapter, clock: Clock) -> RedisHome:
+        return RedisHome(adapter, clock)
+
+    def _home(self) -> RedisHome | None:
+        """The server that the call is for; of those that share one store, any."""
+        if self._is_shared:
+            return next(iter(self._homes.values()), None)
+        return super()._home()
 
     async def close(self) -> None:
         """Close the connections of a client that was made here."""
@@ -74,24 +82,18 @@ class RedisForm:
 
     async def _ready(self) -> Any:
         """The client, once it is known what the names of the asking server begin with."""
-        adapter = self._adapter_of_caller()
-        if adapter is not None and not self._realms[id(adapter)]:
+        home = self._home()
+        if home is not None and not home.realm and not self._is_shared:
             try:
-                self._realms[id(adapter)] = await _realm_of(adapter)
+                home.realm = await _realm_of(home.adapter)
             except RequestError as error:
                 raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
         return self._redis()
 
-    def _adapter_of_caller(self) -> Adapter | None:
-        """The database of the server that is asking, as two of one process may share a store."""
-        runtime = getattr(asking.get(), "runtime", None)
-        adapter: Adapter | None = getattr(runtime, "adapter", None)
-        return adapter if id(adapter) in self._realms else self._adapter
-
     @property
     def _start(self) -> str:
-        adapter = self._adapter_of_caller()
-        return self.prefix if adapter is None else f"{self.prefix}:{self._realms[id(adapter)]}"
+        home = None if self._is_shared else self._home()
+        return self.prefix if home is None else f"{self.prefix}:{home.realm}"
 
     def _name(self, key: str) -> bytes:
         return f"{self._start}:{key}".encode("utf-8", "surrogatepass")

@@ -7,7 +7,7 @@ from typing import Any
 
 from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
-from maniflex.db.port import Adapter
+from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
 from maniflex.middleware.stores.model import RevokedTokenRow, RevokedUserRow
 from maniflex.middleware.stores.port import Revocation
 from maniflex.middleware.stores.redis_form import RedisForm
@@ -57,12 +57,12 @@ class RedisRevoker(RedisForm):
         shared: bool = False,
     ) -> None:
         super().__init__(client, prefix, shared=shared)
-        self._clock: Clock = SystemClock()
+        self._default_clock: Clock = SystemClock()
 
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Use the server's clock."""
-        super().attach(adapter, clock)
-        self._clock = clock
+    @property
+    def _clock(self) -> Clock:
+        home = self._home()
+        return self._default_clock if home is None else home.clock
 
     def _name(self, key: str) -> bytes:
         # In one slot of a cluster, because both are asked for at once.
@@ -101,43 +101,39 @@ class RedisRevoker(RedisForm):
 
 
 @explain_class
-class MemoryRevoker:
+class MemoryRevoker(MemoryForm):
     """Revocations of this process alone; a restart forgets them."""
 
-    mistakes = ()
     warnings = ("MemoryRevoker: other processes do not see what is revoked here, and a restart forgets it",)
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        self._own_clock = clock
-        self._clock: Clock = clock or SystemClock()
-        self._tokens: dict[str, datetime] = {}
-        self._users: dict[str, tuple[datetime, datetime]] = {}
-
-    def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Use the server's clock, unless another was given."""
-        self._clock = self._own_clock or clock
+        super().__init__(clock=clock)
+        self._tokens: dict[OwnKey, datetime] = {}
+        self._users: dict[OwnKey, tuple[datetime, datetime]] = {}
 
     async def revoke_token(self, jti: str, expires_at: datetime) -> None:
         nanoseconds(expires_at)  # refuses a moment without a time zone
-        self._tokens[jti] = max(expires_at, self._tokens.get(jti, expires_at))
+        key = self._key(jti)
+        self._tokens[key] = max(expires_at, self._tokens.get(key, expires_at))
         if len(self._tokens) >= _MOST:
             now = self._clock.now()
             self._tokens = {name: until for name, until in self._tokens.items() if until > now}
 
     async def is_revoked(self, jti: str) -> bool:
-        until = self._tokens.get(jti)
+        until = self._tokens.get(self._key(jti))
         return until is not None and until > self._clock.now()
 
     async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
         nanoseconds(cutoff), nanoseconds(keep_until)
-        earlier_cutoff, earlier_until = self._users.get(user_id, (cutoff, keep_until))
-        self._users[user_id] = max(cutoff, earlier_cutoff), max(keep_until, earlier_until)
+        key = self._key(user_id)
+        earlier_cutoff, earlier_until = self._users.get(key, (cutoff, keep_until))
+        self._users[key] = max(cutoff, earlier_cutoff), max(keep_until, earlier_until)
         if len(self._users) >= _MOST:
             now = self._clock.now()
             self._users = {name: user for name, user in self._users.items() if user[1] > now}
 
     async def user_cutoff(self, user_id: str) -> datetime | None:
-        user = self._users.get(user_id)
+        user = self._users.get(self._key(user_id))
         return None if user is None or user[1] <= self._clock.now() else user[0]
 
     async def look_up(self, jti: str, user_id: str, member: str = "") -> Revocation:
