@@ -226,10 +226,14 @@ class GuardedLogger(logging.Logger):
         logger: logging.Logger,
         panic_logger: logging.Logger | None = None,
         hooks: Sequence[OnPanic] = (),
+        service: str = "",
     ) -> None:
         super().__init__(logger.name)
         self._logger = logger
-        self._panics = self if panic_logger is None or panic_logger is logger else GuardedLogger(panic_logger)
+        self._service = service  # that its lines name
+        self._panics = self
+        if panic_logger is not None and panic_logger is not logger:
+            self._panics = GuardedLogger(panic_logger, service=service)
         self._hooks = hooks
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -237,7 +241,10 @@ class GuardedLogger(logging.Logger):
         return self._logger.isEnabledFor(level)
 
     def makeRecord(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        return self._logger.makeRecord(*args, **kwargs)
+        record = self._logger.makeRecord(*args, **kwargs)
+        if self._service and not getattr(record, "service", ""):
+            record.service = self._service
+        return record
 
     def handle(self, record: logging.LogRecord) -> None:
         try:
@@ -290,3 +297,17 @@ def _complain(error: BaseException) -> None:
 def guard_logger(logger: logging.Logger) -> logging.Logger:
     """The logger, guarded if it is not yet."""
     return logger if isinstance(logger, GuardedLogger) else GuardedLogger(logger)
+
+
+class ServerSettings(Protocol):
+    """The settings of a server that say how its lines are written."""
+
+    @property
+    def logger(self) -> logging.Logger | None: ...
+    @property
+    def service_name(self) -> str: ...
+
+
+def server_logger(settings: ServerSettings) -> GuardedLogger:
+    """Where a server says what becomes of it: its own logger, if it has one; the lines name its service."""
+    return GuardedLogger(settings.logger or _MANIFLEX, service=settings.service_name)

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from maniflex._logging import JsonFormatter, LineHandler, TextFormatter, line_ha
 from maniflex.http.access_log import AccessLog
 from maniflex.pipeline.observation import Observation, write_access_line
 from maniflex.testing import client
+from tests.kit.processes import serve_process
 from tests.kit.waiting import eventually
 
 TRACE = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -308,3 +310,53 @@ def test_an_application_with_handlers_of_its_own_gets_every_line() -> None:
             logger.removeHandler(own)
 
     assert lines == ["GET /api/notes/7 200 12.3 ms 42 B ada"] * 3
+
+
+OWN_LOGGER = """
+import json, logging, sys
+
+from maniflex import Context, Server
+
+class Attributes(logging.Handler):
+    def emit(self, record):
+        names = ("service", "request_id", "trace_id", "traceparent")
+        about = {name: getattr(record, name, "") for name in names}
+        with open("lines.json", "a") as file:
+            file.write(json.dumps({"logger": record.name, "message": record.getMessage(), **about}) + "\\n")
+
+logging.getLogger().addHandler(Attributes())
+logging.getLogger().setLevel("INFO")
+server = Server("sqlite:///own.db", logger=logging.getLogger("shop.log"), service_name="shop")
+
+@server.action("GET", "/hello")
+async def hello(ctx: Context) -> str:
+    return "hello"
+
+@server.work.handler("greet")
+async def greet(run):
+    return None
+"""
+
+
+def test_lines_of_access_and_start_have_the_fields_of_the_request_under_an_own_logger(tmp_path: Path) -> None:
+    """Whoever formats the records finds service, trace and request in them."""
+    (tmp_path / "app.py").write_text(OWN_LOGGER)
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-request-id": "one"}
+    with serve_process(tmp_path) as served:
+        assert httpx.get(f"{served.url}/api/hello", headers=headers).status_code == 200
+        assert httpx.get(f"{served.url}/nowhere", headers=headers).status_code == 404
+        too_large = {"x-much": "x" * 200_000}  # so it never comes to the server
+        assert httpx.get(f"{served.url}/api/hello", headers=too_large).status_code == 431
+    lines = [json.loads(line) for line in (tmp_path / "lines.json").read_text().splitlines()]
+    ours = [line for line in lines if line["logger"] in ("shop.log", "maniflex.access")]
+    assert {line["service"] for line in ours} == {"shop"}
+    own = " ".join(line["message"] for line in ours if line["logger"] == "shop.log")
+    for start in ("sqlite", "worker started", "listening on"):
+        assert start in own
+    access = [line for line in ours if line["logger"] == "maniflex.access"]
+    [hello] = [line for line in access if "GET /api/hello 200" in line["message"]]
+    assert [hello[name] for name in ("request_id", "trace_id")] == ["one", trace]
+    assert hello["traceparent"] == headers["traceparent"]
+    assert [line["request_id"] for line in access if "/nowhere 404" in line["message"]] == ["one"]
+    assert len(access) >= 3

@@ -173,7 +173,7 @@ def _build(declaration: Declaration) -> Assembly:
         adapters=tuple(draft.databases.all),
         endpoints=tuple(endpoints),
         app=app,
-        logged=with_access_log(app, runtime.proxies),
+        logged=with_access_log(app, runtime.proxies, config.service_name),
         probes=_app_of(runtime, endpoints, Mount.PROBE, Mount.METRICS),
         metrics=_app_of(runtime, endpoints, Mount.METRICS),
         description=draft.description,

@@ -75,7 +75,9 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         self._clock = SystemClock() if clock is None else check_clock(clock)
         self._logger = self.config.logger or logging.getLogger("maniflex")
         self._durable = Durable(self.config)
-        self._background_logger = GuardedLogger(self._logger, self.config.panic_logger, self._panic_hooks)
+        self._background_logger = GuardedLogger(
+            self._logger, self.config.panic_logger, self._panic_hooks, self.config.service_name
+        )
         self._lifecycle = Lifecycle(self._background_logger, self.config.shutdown_timeout.total_seconds())
         self._starting: asyncio.Task[None] | None = None
         self._makes_tables = False  # whatever `auto_migrate` says
@@ -124,7 +126,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
                 return assemble(replace(self._declaration(warnings), without_extras=without_extras))
         finally:
             for warning in () if self.config.is_strict else warnings:
-                self._logger.warning("%s", warning)
+                self._background_logger.warning("%s", warning)
 
     def _declaration(self, warnings: list[str]) -> Declaration:
         # Asked when a probe comes: another life has another lifecycle.
@@ -207,7 +209,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             )
         runtime = assembly.runtime
         for sentence in describe_databases(self.config, runtime.adapter, assembly.adapters, runtime.stores):
-            self._logger.info(sentence)
+            self._background_logger.info("%s", sentence)
         for adapter in assembly.adapters:
             report_needs = getattr(adapter, "report_needs", None)
             if report_needs is not None:  # a server with connections that run out

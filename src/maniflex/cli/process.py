@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from maniflex._logging import configure_logging
+from maniflex._logging import configure_logging, server_logger
 from maniflex._service import Service
 from maniflex._shutdown import cancel_remaining_tasks
 from maniflex.app.server import Server
@@ -78,7 +78,7 @@ def run_once(
         try:
             return await task
         finally:
-            await cancel_remaining_tasks(server.config.logger or logging.getLogger("maniflex"))
+            await cancel_remaining_tasks(server_logger(server.config))
 
     async def inside() -> T:
         async with enter():
@@ -119,7 +119,7 @@ class _ServiceProcess:
         self._started: Sequence[Service] = ()
         self._is_stopping = asyncio.Event()
         server.processes.role = what
-        self._logger = server.config.logger or logging.getLogger("maniflex")
+        self._logger = server_logger(server.config)
 
     async def run(self) -> None:
         for number in _SIGNALS:

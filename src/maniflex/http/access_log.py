@@ -91,6 +91,8 @@ class AccessLog(Observed):
         super().__init__(app, (), lines=lines)
 
 
-def with_access_log(app: App, proxies: TrustedProxies) -> Observed:
+def with_access_log(app: App, proxies: TrustedProxies, service: str) -> Observed:
     """The application of a server, and a line about each request."""
-    return app.with_lines(lines) if isinstance(app, Observed) else Observed(app, (), proxies, lines=lines)
+    if isinstance(app, Observed):
+        return app.with_lines(lines)
+    return Observed(app, (), proxies, lines=lines, service=service)

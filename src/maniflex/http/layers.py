@@ -57,7 +57,7 @@ class Surroundings:
             app = _NoteTrust(app, runtime)
         observers, numbers = [_observer(fn, runtime) for fn in self._observers], runtime.request_numbers
         if observers or numbers is not None or self._tracing is not None:  # spans need to know the route
-            return Observed(app, observers, runtime.proxies, numbers)
+            return Observed(app, observers, runtime.proxies, numbers, service=runtime.config.service_name)
         return app
 
 

@@ -18,4 +18,5 @@ class LoggingProtocol(PatientProtocol):
 
     def note_refused(self, seen: Observation) -> None:
         super().note_refused(seen)
-        write_access_line(log, seen)
+        settings = getattr(self._server, "config", None)
+        write_access_line(log, seen._replace(service=getattr(settings, "service_name", "")))

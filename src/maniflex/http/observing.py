@@ -33,6 +33,7 @@ class ObservedRequest:
     context: Context | None = None
     endpoint: Endpoint | None = None
     proxies = _NOBODY
+    service = ""  # where no context has it
     joined: tuple[Observed, ...] = ()  # those further in
     route = ""  # where no endpoint has it
     code = ""  # of the error it is answered with
@@ -76,6 +77,8 @@ class ObservedRequest:
             self.proxies.client_of(scope) if context is None else context.client_ip,
             "" if context is None else context.resource_id,
             self.code,
+            self.service if context is None else context.service_name,
+            "" if context is None else context.traceparent,
         )
 
     def _sent_id(self) -> str:
@@ -101,16 +104,18 @@ class Observed:
         proxies: TrustedProxies = _NOBODY,
         numbers: RequestNumbers | None = None,
         lines: RequestLines | None = None,
+        service: str = "",
     ) -> None:
         self._app = app
         self._observers = tuple(observers)
         self._proxies = proxies
         self._numbers = numbers
         self._lines = lines
+        self._service = service
 
     def with_lines(self, lines: RequestLines) -> Observed:
         """The same with an access log."""
-        return Observed(self._app, self._observers, self._proxies, self._numbers, lines)
+        return Observed(self._app, self._observers, self._proxies, self._numbers, lines, self._service)
 
     def note_refused(self, seen: Observation) -> None:
         """Tell of a request that never came here."""
@@ -132,7 +137,7 @@ class Observed:
         if request is None:
             return self.serve(scope, receive, send)
         request.joined = (*request.joined, self)  # one further out measures already
-        request.proxies = self._proxies
+        request.proxies, request.service = self._proxies, self._service
         if self._numbers is not None:
             self._numbers.begun += 1
         return self._app(scope, receive, send)
@@ -167,8 +172,10 @@ class Observed:
                 numbers.fold()
             if request.code:
                 numbers.count_error(request.code)
-        if request.context is None and request.proxies is _NOBODY:
-            request.proxies = self._proxies
+        if request.context is None:
+            request.service = request.service or self._service
+            if request.proxies is _NOBODY:
+                request.proxies = self._proxies
         if self._lines is not None:
             self._lines.note(request, scope, status, duration)
         if self._observers or request.joined:

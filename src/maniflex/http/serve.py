@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from maniflex._logging import configure_logging
+from maniflex._logging import configure_logging, server_logger
 from maniflex._shutdown import cancel_remaining_tasks
 from maniflex.config import Config
 from maniflex.errors import ConfigError
@@ -63,9 +63,10 @@ class _Uvicorn(uvicorn.Server):
         gc.freeze()
         _return_large_memory()
         for listener in sockets or () if self.started else ():
-            log.info("listening on %s", _address(listener))
+            logger = server_logger(self._settings)
+            logger.info("listening on %s", _address(listener))
             for name, path in self._app.places:
-                log.info("%s at %s%s", name, _address(listener), path)
+                logger.info("%s at %s%s", name, _address(listener), path)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         async with AsyncExitStack() as stack:
@@ -128,7 +129,7 @@ def serve_on(app: Application, config: Config, listener: socket.socket) -> None:
 async def listening(app: Any, config: Config, option: str, what: str = "probes") -> AsyncIterator[None]:
     """Answer on a port while the block runs; signals and the life of the application are the caller's."""
     with bind(config.host, config.port, option) as listener:
-        server = _Beside(uvicorn.Config(app, **uvicorn_settings(config) | {"lifespan": "off"}), what)
+        server = _Beside(uvicorn.Config(app, **uvicorn_settings(config) | {"lifespan": "off"}), what, config)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
             yield
@@ -140,14 +141,15 @@ async def listening(app: Any, config: Config, option: str, what: str = "probes")
 class _Beside(uvicorn.Server):
     """uvicorn that says where it answers probes or metrics, and leaves signals alone."""
 
-    def __init__(self, config: uvicorn.Config, what: str) -> None:
+    def __init__(self, config: uvicorn.Config, what: str, settings: Config) -> None:
         super().__init__(config)
         self._what = what
+        self._settings = settings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or () if self.started else ():
-            log.info("answers %s on %s", self._what, _address(listener))
+            server_logger(self._settings).info("answers %s on %s", self._what, _address(listener))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

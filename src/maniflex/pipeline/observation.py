@@ -33,6 +33,8 @@ class Observation(NamedTuple):
     client_ip: str
     resource_id: str
     code: str = ""  # of the error it was answered with
+    service: str = ""  # that answered, as the settings name it
+    traceparent: str = ""  # the whole header that names the trace
 
 
 def refused_before(status: int, bytes_sent: int, code: str, client_ip: str) -> Observation:
@@ -56,7 +58,9 @@ def write_access_line(logger: logging.Logger, seen: Observation) -> None:
     if handler is not None:
         _write_quickly(handler, logger, level, seen)
     else:
-        logger.log(level, "%s", _line(seen), extra=_fields(seen))
+        # What a formatter of ours adds, and one of the application has to find in the record.
+        about = {"service": seen.service, "traceparent": seen.traceparent}
+        logger.log(level, "%s", _line(seen), extra=_fields(seen) | about)
 
 
 def _write_quickly(handler: LineHandler, logger: logging.Logger, level: int, seen: Observation) -> None:

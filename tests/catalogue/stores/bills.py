@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import httpx
@@ -97,7 +96,9 @@ def in_memory() -> dict[str, Any]:
 
 
 def forms_of(kind: str, redis_url: str, prefix: str) -> dict[str, Any]:
-    return {"redis": partial(in_redis, redis_url, prefix), "sql": in_sql, "memory": in_memory}[kind]()
+    if kind == "redis":
+        return in_redis(redis_url, prefix)
+    return in_sql() if kind == "sql" else in_memory()
 
 
 async def answers_of(http: httpx.AsyncClient) -> dict[str, Any]:

@@ -231,7 +231,7 @@ async def test_a_key_is_renewed_and_given_back_on_its_own_server(redis_url: str,
         asked = asyncio.create_task(clients[0].post("/api/slow", headers={"Idempotency-Key": "one"}))
         await entered.wait()
         [name] = [name async for name in redis.scan_iter(f"{prefix}:*")]
-        before = int(await redis.hget(name, "until"))
+        before = int(await redis.hget(name, "until") or 0)
 
         async def is_renewed() -> bool:
             return int(await redis.hget(name, "until") or 0) > before

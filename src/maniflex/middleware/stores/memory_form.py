@@ -31,7 +31,7 @@ class MemoryForm(StoreForm[MemoryHome]):
 
     def _make_home(self, adapter: Adapter, clock: Clock) -> MemoryHome:
         home = MemoryHome(adapter, self._own_clock or clock)
-        identity = getattr(adapter, "identity", adapter)
+        identity: Any = getattr(adapter, "identity", adapter)
         if self._first is None:
             self._first = identity
         home.realm = None if identity == self._first else identity
