@@ -101,6 +101,24 @@ async def test_a_remembered_token_dies_with_the_key_it_was_checked_by(sqlite_url
                 data_of(await http.get("/api/me", headers=new))
 
 
+async def test_a_key_set_that_is_empty_takes_all_keys_back(sqlite_url: str) -> None:
+    """It is no failure of the address, while which the known keys go on counting."""
+    clock = FakeClock(NOW)
+    with key_server(published(RSA_KEY, "one")) as keys:
+        server = app(auth.jwks(keys.url, issuer="us", cache_ttl=600))
+        async with serving(server, sqlite_url, clock) as http:
+            old = with_kid(RSA_KEY, "one")
+            data_of(await http.get("/api/me", headers=old))
+            keys.keys = []
+            clock.advance(timedelta(seconds=600))
+            for headers in (old, with_kid(RSA_KEY, "one", jti="2")):
+                error_of(await http.get("/api/me", headers=headers), 503, "JWKS_UNAVAILABLE")
+            keys.keys = [published(SECOND_KEY, "two")]
+            clock.advance(timedelta(seconds=60))
+            data_of(await http.get("/api/me", headers=with_kid(SECOND_KEY, "two")))
+            error_of(await http.get("/api/me", headers=old), 401, "INVALID_TOKEN")
+
+
 async def test_a_token_that_is_checked_while_its_key_is_taken_back_is_not_remembered() -> None:
     bearer = Bearer(SECRET)
     memory = bearer._memory

@@ -106,11 +106,13 @@ class KeySet:
         try:
             content = await runtime.threads.run(fetch, self._url, self._timeout)
             keys = await runtime.threads.run(read_key_set, content)
-            if not keys:
-                raise ValueError("it holds no key that signatures can be checked with")
         except Exception as error:
             runtime.logger.warning("the key set %s could not be fetched: %s", self._url, error)
             return False
+        if not keys:  # all were taken back: the known ones count no longer
+            runtime.logger.warning(
+                "the key set %s holds no key that signatures can be checked with", self._url
+            )
         is_changed = any(keys.get(key_id) != key for key_id, key in self._keys.items())
         self._keys, self._fetched_at = keys, runtime.clock.monotonic()
         if is_changed:
