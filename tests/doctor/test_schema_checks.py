@@ -149,3 +149,21 @@ async def test_capitals_from_before_a_field_ignored_case_are_found(database_url:
     async with server.lifespan():
         await server.raw_exec(finding.fix.removesuffix(", in a migration"))
     assert await stored(sound_server(database_url, ReaderWithoutCase)) == []
+
+
+async def test_capitals_beyond_ascii_are_found_where_the_database_does_not_know_them(sqlite_url: str) -> None:
+    await start(sqlite_url, Reader)
+    server = sound_server(sqlite_url, Reader)
+    async with server.lifespan():
+        reader = await server.db(Reader).create(email="Éva@example.org")
+        await server.db(Reader).create(email="zoë@example.org")
+
+    [finding] = await stored(sound_server(sqlite_url, ReaderWithoutCase))
+
+    assert finding.code == "T157"
+    assert "again by code" in finding.fix
+    assert "Éva" not in finding.fix
+    server = sound_server(sqlite_url, ReaderWithoutCase)
+    async with server.lifespan():
+        await server.db(ReaderWithoutCase).update(reader.id, email=reader.email)
+    assert await stored(sound_server(sqlite_url, ReaderWithoutCase)) == []

@@ -12,8 +12,11 @@ from maniflex.doctor.living_processes import read_living
 from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import OpenDatabase
 from maniflex.doctor.table_sizes import tables_over
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.statement_files import statement_of
 from maniflex.sql.tables import quote
+
+_VALUES_AT_ONCE = 1000
 
 if TYPE_CHECKING:
     from maniflex.migrations.report import MigrationStatus
@@ -165,14 +168,35 @@ async def capitals_that_count(database: OpenDatabase) -> AsyncIterator[Problem]:
             column, table = (quote(name, model.dialect) for name in (field.column, model.table.name))
             text = f"SELECT 1 FROM {table} WHERE {column} <> lower({column}) LIMIT 1"
             if await database.run.fetch_one(Sql(text)) is not None:
-                yield Problem(
-                    where=where_of(model.meta.cls, field.name),
-                    why="it ignores case, and rows from before have capital letters: no filter finds them,"
-                    " and a value that differs by case alone is stored beside them",
-                    fix=f"UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column}), in"
-                    " a migration",
-                    about=(model.meta.name, field.name),
-                )
+                fix = f"UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column}), in"
+                fix += " a migration"
+            else:
+                if not await _has_other_capitals(database, table, column, model.dialect):
+                    continue
+                fix = f"store the values of {column} with letters beyond A to Z again by code, as with"
+                fix += " server.db(…).update(…): lower() of this database leaves them"
+            yield Problem(
+                where=where_of(model.meta.cls, field.name),
+                why="it ignores case, and rows from before have capital letters: no filter finds them,"
+                " and a value that differs by case alone is stored beside them",
+                fix=fix,
+                about=(model.meta.name, field.name),
+            )
+
+
+async def _has_other_capitals(database: OpenDatabase, table: str, column: str, dialect: Dialect) -> bool:
+    """Whether a value has a capital letter that lower() of the database leaves: on SQLite all but A to Z."""
+    is_beyond_ascii = by_dialect(dialect, sqlite="GLOB '*[^ -~]*'", postgres="~ '[^ -~]'")
+    text = (
+        f"SELECT DISTINCT {column} FROM {table} WHERE {column} {is_beyond_ascii} AND {column} > :last"
+        f" ORDER BY {column} LIMIT {_VALUES_AT_ONCE}"
+    )
+    statement, last = statement_of(text, dialect), ""
+    while values := [row[0] for row in await database.run.fetch(statement.bind(last=last))]:
+        if any(value != value.lower() for value in values):
+            return True
+        last = values[-1]
+    return False
 
 
 CHECKS = (
