@@ -139,12 +139,12 @@ async def test_a_reader_that_holds_it_is_told_in_the_log_once_and_it_begins_anew
 
 
 async def test_a_file_that_stayed_large_is_not_taken_for_a_long_log(db: SqliteAdapter, path: str) -> None:
-    keeper = checkpoints.LogKeeper(path)
+    keeper = checkpoints.LogKeeper(path, asyncio.get_running_loop())
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN")
         other.execute("UPDATE things SET name = randomblob(?)", (4_000,))
         other.execute("COMMIT")
         assert keeper.is_long()
-        keeper.after_commit(other)
+        keeper.look(other)
     assert log_bytes(path) > checkpoints.LONG_BYTES
     assert not keeper.is_long()

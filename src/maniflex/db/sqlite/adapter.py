@@ -337,7 +337,7 @@ class _Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self.path = source.path
         self.readers = Readers(source.reader, loop, limit, statement_timeout, pool_timeout, observer)
-        self._log = None if source.read_only else LogKeeper(source.path)
+        self._log = None if source.read_only else LogKeeper(source.path, loop)
         self.watch = Watch(source.watcher, loop)
         self.writer = Writer(
             source.writer,

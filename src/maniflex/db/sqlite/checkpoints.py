@@ -9,10 +9,11 @@ a writer may wait: while the log is long, new streams wait for the open ones to 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
-import time
+from contextlib import suppress
 
 LONG_BYTES = 4 * 1024 * 1024  # about what SQLite copies by itself
 WARN_BYTES = 64 * LONG_BYTES
@@ -25,12 +26,17 @@ log = logging.getLogger("maniflex.db")
 
 
 class LogKeeper:
-    """Looks at the length of the log and begins it anew; the writer's thread does the work."""
+    """Looks at the length of the log and begins it anew; the writer's thread does the work.
 
-    def __init__(self, path: str) -> None:
+    When it is time to look is told by a timer of the event loop, so that commits ask no clock.
+    """
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self._path = path
         self._log_path = f"{path}-wal"
-        self._next_look = 0.0
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_due = True  # whether the next commit looks; every commit asks
         self._size_when_empty = 0  # what the file had when the log in it was begun anew
         self._has_warned = False
         self.streams = 0  # results that are being streamed: they hold the log, and no wait is long enough
@@ -42,17 +48,23 @@ class LogKeeper:
 
     def look_now(self) -> None:
         """Have the next commit look, however short ago the last one did."""
-        self._next_look = 0.0
+        self.is_due = True
 
-    def after_commit(self, connection: sqlite3.Connection | None) -> None:
-        """Begin a log that is too long anew, if it is time to look."""
-        if (now := time.monotonic()) < self._next_look:
-            return
-        self._next_look = now + INTERVAL
+    def look(self, connection: sqlite3.Connection | None) -> None:
+        """Begin a log that is too long anew, behind a commit that found it due."""
+        self.is_due = False
+        pause = INTERVAL
         if connection is not None and self.is_long():
             patience = self._patience()
             self.begin_anew(connection, 0.0 if self.streams else patience)
-            self._next_look = time.monotonic() + max(INTERVAL, _SHARE * patience)
+            pause = max(INTERVAL, _SHARE * patience)
+        with suppress(RuntimeError):  # the loop is closed, so there are no commits to come
+            self._loop.call_soon_threadsafe(self._pause, pause)
+
+    def _pause(self, seconds: float) -> None:
+        if self._timer is not None:  # of a look before, which was followed by one that could not wait
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.look_now)
 
     def begin_anew(self, connection: sqlite3.Connection, patience: float) -> None:
         """Copy the whole log into the database, so that the next commit is written at its beginning."""

@@ -287,8 +287,8 @@ class Writer:
             else:
                 self._commit(self._gather(entry))
             self._inbox.wake()
-            if self._log is not None:
-                self._log.after_commit(self._desk.connection)
+            if self._log is not None and self._log.is_due:
+                self._log.look(self._desk.connection)
         self._desk.close()
 
     def _next(self) -> Write | Session | _Stop:
