@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 JSON_TYPE = b"application/json"
 
 
-async def read_body(ctx: Context, by_name: Mapping[bytes, bytes] | None = None) -> bytes:
-    """The whole body, which is JSON; a larger one than the limit is refused before it is kept.
+def read_body(ctx: Context, by_name: Mapping[bytes, bytes] | None = None) -> Coroutine[Any, Any, bytes]:
+    """Await the whole body, which is JSON; a larger one than the limit is refused before it is kept.
 
     `by_name` are the headers of the request, for callers that have them so: none of them is there twice.
     """
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    return await _read(ctx, owner, _check_headers(ctx, by_name, limit), limit)
+    return _read(ctx, owner, _check_headers(ctx, by_name, limit), limit)
 
 
 async def keep_body(ctx: Context) -> bytes:
