@@ -331,9 +331,11 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            if not self._lifecycle.accepting:
+            if self._lifecycle.accepting and self._assembly is not None:  # as good as every request
+                await self._assembly.app(scope, receive, send)
+            else:
                 send = await self._start_or_note(scope, send)
-            await self._seal().app(scope, receive, send)
+                await self._seal().app(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._asgi_lifespan(receive, send)
         elif scope["type"] == "websocket":
