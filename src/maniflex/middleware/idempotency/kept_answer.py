@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import msgspec
@@ -71,10 +71,10 @@ def keep_response(ctx: Context, response: Response, headers_before: int, most: i
     return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body, models))
 
 
-async def replay_answer(ctx: Context, answer: bytes | None) -> None:
+def replay_answer(ctx: Context, answer: bytes | None) -> Awaitable[None] | None:
     """Answer as the first request was answered; 409 when its answer was not kept.
 
-    Fields that have been hidden from the caller since are left out.
+    Fields that have been hidden from the caller since are left out, which is to be awaited.
     """
     if answer is None:
         raise Abort(
@@ -88,12 +88,16 @@ async def replay_answer(ctx: Context, answer: bytes | None) -> None:
     if first.added_headers:
         ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response
-    if ctx.runtime.redactions:
-        names = await _hidden_names(ctx, first.models)
-        if names and response.body and response.content_type == JSON:
-            response.body = msgspec.json.encode(_without(msgspec.json.decode(response.body), names))
-            if response.headers:
-                response.headers.pop("etag", None)  # it was made of what the caller saw
+    return _hide_since(ctx, response, first.models) if ctx.runtime.redactions.rules else None
+
+
+async def _hide_since(ctx: Context, response: Response, models: Sequence[str]) -> None:
+    """Leave out what the caller of today may not see."""
+    names = await _hidden_names(ctx, models)
+    if names and response.body and response.content_type == JSON:
+        response.body = msgspec.json.encode(_without(msgspec.json.decode(response.body), names))
+        if response.headers:
+            response.headers.pop("etag", None)  # it was made of what the caller saw
 
 
 async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:

@@ -129,7 +129,9 @@ class KeyedRequest(AnswersEarly):
         if known_key.state is _SETTLED:
             if self._deserialize is not None and not self._deserialize.postpone(ctx):
                 await self._parse(ctx)
-            await replay_answer(ctx, known_key.answer)
+            outcome = replay_answer(ctx, known_key.answer)
+            if outcome is not None:
+                await outcome
         else:
             await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
 
@@ -178,7 +180,9 @@ class KeyedRequest(AnswersEarly):
             claim.undo_effects(ctx)
             find = self._claimer.find
             successor = await find(ctx, claim.store, claim.place, claim.fingerprint, claims=False)
-            await replay_answer(ctx, successor.answer)
+            outcome = replay_answer(ctx, successor.answer)
+            if outcome is not None:
+                await outcome
 
     async def _finish(self, ctx: Context, claim: HeldClaim) -> None:
         """Settle a key that was not settled with the write: nothing was written, or not in a transaction."""
