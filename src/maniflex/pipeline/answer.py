@@ -17,7 +17,6 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.outages import is_outage
 from maniflex.pipeline.reach import Refused
-from maniflex.pipeline.redacted_answers import has_records_to_redact, redact_answer
 from maniflex.pipeline.response import (
     Response,
     error_response,
@@ -68,9 +67,6 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                 _forget_frames(error, failed)
             # A refusal is sent even when the time is up; its middleware still has to see it.
             ctx.settled = client_left or ctx.response is not None
-        unsent = ctx.response
-        if ctx.runtime.redactions.rules and unsent is not None and has_records_to_redact(ctx, unsent):
-            await _redact(ctx, unsent, Fence(task, forks))
     finally:
         if watch is not None:
             watch.requests.pop(ctx, None)
@@ -107,19 +103,6 @@ def _report_fate(ctx: Context) -> None:
         fate,
         status,
     )
-
-
-async def _redact(ctx: Context, response: Response, fence: Fence) -> None:
-    """Write the answer as the caller may see it; of a refusal the details are left out if that fails."""
-    try:
-        await redact_answer(ctx, response)
-    except BaseException as error:  # iterators of the application run here
-        failed = fence.absorb(error)
-        if response.error is None:
-            ctx.response = failure(ctx, failed)
-            return
-        response.error = {name: part for name, part in response.error.items() if isinstance(part, str | bool)}
-        ctx.logger.error("the details of a refusal are left out: %s", failed, exc_info=failed)
 
 
 def _forget_frames(*errors: BaseException) -> None:

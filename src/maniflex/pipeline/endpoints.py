@@ -30,7 +30,7 @@ _WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH, *Operation.FILES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """One method on one path, with its two chains."""
+    """One method on one path, with its two chains and the steps behind them."""
 
     method: str
     path: str  # from its mount on; parameters as {name}
@@ -45,8 +45,9 @@ class Endpoint:
     behind_auth: Handler | None = None  # of an action: the chain for a caller who needs no proof
     also: tuple[Target, ...] = ()  # whose middleware it runs besides
     item: bool | None = None  # whether it is about one record; None: as its path says
+    behind: tuple[Default, ...] = ()  # run once it is answered, however that came
     prefix: str = ""  # what stands before the path of one of the API
-    chains: tuple[tuple[Default, ...], ...] = field(init=False)  # the steps of both
+    chains: tuple[tuple[Default, ...], ...] = field(init=False)  # the steps of all
     route: str = field(init=False)  # the whole path, as it is declared
     names: tuple[str, str, str] = field(init=False)  # of route, model and operation, as observers are told
 
@@ -63,7 +64,8 @@ class Endpoint:
         return "{" in self.path or bool(self.model and self.model.options.singleton)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "chains", (steps_of(self.main), steps_of(self.respond)))
+        chains = (steps_of(self.main), steps_of(self.respond))
+        object.__setattr__(self, "chains", (*chains, self.behind) if self.behind else chains)
         is_below_prefix = self.mount is Mount.API
         object.__setattr__(self, "route", self.prefix + self.path if is_below_prefix else self.path)
         has_operation = self.model is not None or self.operation in _WITHOUT_MODEL

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from maniflex._fence import Fence
 from maniflex.errors import RequestError
 from maniflex.model.base import Model
 from maniflex.model.omission import HiddenFields
@@ -37,6 +38,29 @@ def has_records_to_redact(ctx: Context, response: Any) -> bool:
     if response.error is not None:
         return not all(isinstance(part, str | bool) for part in response.error.values())
     return response._data is not None or response._meta is not None
+
+
+def redact_unwritten(ctx: Context) -> Awaitable[None] | None:
+    """Write an answer that no step has written, as its caller may see it.
+
+    It is the last step of every request, in servers that have rules of redaction.
+    """
+    response = ctx.response
+    if response is None or not has_records_to_redact(ctx, response):
+        return None
+    return redact_answer(ctx, response) if response.error is None else _redact_refusal(ctx, response)
+
+
+async def _redact_refusal(ctx: Context, refusal: Response) -> None:
+    """Write a refusal as its caller may see it; its details are left out if that fails."""
+    fence = Fence()
+    try:
+        await redact_answer(ctx, refusal)
+    except BaseException as error:  # iterators of the application run here
+        failed = fence.absorb(error)
+        parts = refusal.error or {}
+        refusal.error = {name: part for name, part in parts.items() if isinstance(part, str | bool)}
+        ctx.logger.error("the details of a refusal are left out: %s", failed, exc_info=failed)
 
 
 async def write_for_caller(ctx: Context, response: Response) -> bytes:

@@ -21,6 +21,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.redacted_answers import redact_unwritten
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
@@ -104,8 +105,13 @@ class RouteBuilder:
             mount=mount,
             also=tuple(also),
             item=item,
+            behind=self._behind,
             prefix=self.runtime.config.path_prefix,
         )
+
+    @property
+    def _behind(self) -> tuple[Default, ...]:
+        return (redact_unwritten,) if self.runtime.redactions else ()
 
     def bare(
         self, method: str, path: str, handler: Handler, *, owner: str, about: RouteDocs, mount: Mount
@@ -122,6 +128,7 @@ class RouteBuilder:
             about=about,
             context=self.context,
             mount=mount,
+            behind=self._behind,
             prefix=self.runtime.config.path_prefix,
         )
 

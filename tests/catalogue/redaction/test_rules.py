@@ -57,6 +57,16 @@ def test_a_public_cache_refuses_it_on_its_own_model_and_on_those_that_reach_it()
         shared.seal()
 
 
+def test_only_a_server_with_rules_has_a_step_behind_its_answers() -> None:
+    """X14: what is not registered costs nothing."""
+    plain, redacting = Server(), Server()
+    for server in (plain, redacting):
+        server.register(Person, Team)
+    redacting.pipeline.response.register(response.redact_field("phone", is_stranger), models=[Person])
+    chains = [{len(e.chains) for e in server._seal().endpoints} for server in (plain, redacting)]
+    assert chains == [{2}, {3}]
+
+
 async def test_a_computed_field_can_be_hidden(database_url: str) -> None:
     server = a_server()
 
