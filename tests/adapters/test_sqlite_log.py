@@ -6,10 +6,8 @@ import asyncio
 import logging
 import os
 import sqlite3
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, closing, contextmanager
-from itertools import count
+from collections.abc import AsyncIterator
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import pytest
 from maniflex.db.sqlite import checkpoints
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.sql.statement import Sql
+from tests.kit.overlapping_reads import overlapping_reads
 from tests.kit.waiting import PATIENCE
 
 BOUND = 16 * 1024 * 1024
@@ -58,36 +57,8 @@ async def write_much(db: SqliteAdapter, path: str, total: int = WRITTEN, pause: 
     return most
 
 
-@contextmanager
-def overlapping_reads(path: str) -> Iterator[None]:
-    """Another program that begins each of its reads before the last one has ended."""
-    ended = threading.Event()
-
-    def read() -> None:
-        connections = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
-        for number in count():
-            connection = connections[number % 2]
-            connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM things").fetchall()
-            if ended.wait(0.005):
-                break
-            other = connections[(number + 1) % 2]
-            if other.in_transaction:
-                other.execute("COMMIT")
-        for connection in connections:
-            connection.close()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        reader.join()
-
-
 async def test_reads_that_overlap_do_not_let_it_grow(db: SqliteAdapter, path: str) -> None:
-    with overlapping_reads(path):
+    with overlapping_reads(path, "things"):
         # Two hundred writes a second: in memory all of it would be written between two tries.
         assert await write_much(db, path, pause=0.005) < BOUND
 

@@ -11,6 +11,7 @@ Databases
     postgres           databases of the shared PostgreSQL server, statements behind a server's back
     private_postgres   a PostgreSQL server of a test's own, to stop, crash and freeze; its standby
     replicas           a primary and its standby, which shows commits as late as a test says
+    overlapping_reads  reads of a SQLite file without a gap
     tcp_relay          stands before PostgreSQL, cuts connections and falls silent
     schema             the schema as the database tells it, versions of a model, SQL that a refusal advises
     network_tools      HAProxy and PgBouncer, as the pages configure them
