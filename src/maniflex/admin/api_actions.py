@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
-
+from maniflex.admin.action_forms import (
+    Errors,
+    InvalidForm,
+    action_controls,
+    check_action_form,
+    read_action_form,
+)
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import Refusal
+from maniflex.admin.controls import Control, words_beside
 from maniflex.admin.declare import AdminAction, Message, Redirect
 from maniflex.admin.names import title_of
 from maniflex.admin.person import AdminContext
@@ -23,7 +29,6 @@ from maniflex.errors import NotFound
 from maniflex.features.actions import Action
 from maniflex.pipeline.response import Response
 
-Errors = Mapping[str, Sequence[str]]  # messages by control; without one, of the form as a whole
 AskAgain = Callable[[Visit, Errors, int], Awaitable[Response]]
 
 
@@ -36,19 +41,6 @@ class ActionButton:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionField:
-    """A control of an action's form."""
-
-    name: str
-    label: str
-    kind: str  # text, number, bool or choice
-    text: str
-    required: bool
-    options: Sequence[str] = ()
-    errors: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ActionView:
     """What `action.html` is given."""
 
@@ -56,8 +48,8 @@ class ActionView:
     confirm: str
     action: str
     cancel_url: str
-    fields: Sequence[ActionField]
-    controls: Sequence[tuple[str, str]] = ()
+    fields: Sequence[Control]
+    controls: Sequence[tuple[str, str]] = ()  # that are not shown
     error: str = ""
 
 
@@ -111,7 +103,6 @@ async def show_action(visit: Visit, errors: Errors | None = None, status: int = 
     site, record_id = visit.site(), visit.params["id"]
     action = await _find(visit, site)
     record = (await ask_record(visit, site, record_id)).data
-    is_own = isinstance(action, AdminAction)
     label = action.label if isinstance(action, AdminAction) else title_of(visit.params["name"])
     confirm = action.confirm if isinstance(action, AdminAction) else action.summary
     view = ActionView(
@@ -119,54 +110,13 @@ async def show_action(visit: Visit, errors: Errors | None = None, status: int = 
         confirm=(confirm or visit.t("action_confirm", name=label)).replace("{count}", "1"),
         action=visit.url(site.table, record_id, "action", visit.params["name"]),
         cancel_url=visit.url(site.table, record_id),
-        fields=action_fields(visit, action.form if is_own else action.request, errors or {}),  # type: ignore[union-attr]
+        fields=await action_controls(
+            visit, action.form if isinstance(action, AdminAction) else action.request, errors or {}
+        ),
         error="; ".join((errors or {}).get("", ())),
     )
     crumbs = [(site.plural, visit.url(site.table)), (site.label_of(record), visit.url(site.table, record_id))]
     return await visit.page("action.html", view, title=label, crumbs=crumbs, status=status)
-
-
-def action_fields(visit: Visit, form: Any, errors: Errors) -> list[ActionField]:
-    """The controls of the type that an action takes, as far as they are plain values."""
-    if form is None:
-        return []
-    schema = TypeAdapter(form).json_schema()
-    required_names = set(schema.get("required", ()))
-    is_sent = visit.form is not None and any(name.startswith("f.") for name in visit.form)
-    fields = []
-    for name, part in schema.get("properties", {}).items():
-        kinds = [part, *part.get("anyOf", ())]
-        kind = next((str(one["type"]) for one in kinds if one.get("type") not in (None, "null")), "string")
-        options = next((one["enum"] for one in kinds if "enum" in one), ())
-        default = part.get("default")
-        fields.append(
-            ActionField(
-                name=name,
-                label=title_of(name),
-                kind="choice"
-                if options
-                else {"boolean": "bool", "integer": "number", "number": "number"}.get(kind, "text"),
-                text=visit.form_text(f"f.{name}") if is_sent else "" if default is None else str(default),
-                required=name in required_names,
-                options=[str(one) for one in options],
-                errors=errors.get(name, ()),
-            )
-        )
-    return fields
-
-
-def read_action_form(visit: Visit, form: Any) -> Any:
-    """What was typed, by the names of the type's fields; texts that are empty were not given."""
-    if form is None:
-        return None
-    values: dict[str, Any] = {}
-    for field in action_fields(visit, form, {}):
-        text = visit.form_text(f"f.{field.name}")
-        if field.kind == "bool":
-            values[field.name] = bool(text)
-        elif text:
-            values[field.name] = text
-    return values
 
 
 async def run_action(visit: Visit) -> Response:
@@ -180,7 +130,10 @@ async def run_action(visit: Visit) -> Response:
     path = action.path.replace(
         action.path[action.path.index("{") : action.path.index("}") + 1], quote(record_id, safe="")
     )
-    values = read_action_form(visit, action.request)
+    try:
+        values = read_action_form(visit, action.request)
+    except InvalidForm as error:
+        return await show_action(visit, error.errors, 422)
     adapter = visit.panel.adapter_of(site.meta)
     async with visit.panel.trail.writing(
         visit, adapter, "action", model=site.meta.name, record_id=record_id
@@ -192,32 +145,14 @@ async def run_action(visit: Visit) -> Response:
     if answer.status in (400, 422):
         errors: dict[str, list[str]] = {}
         for detail in answer.details:
-            errors.setdefault(str(detail.get("field", "")), []).append(str(detail.get("message", "")))
+            name, message = str(detail.get("field", "")), str(detail.get("message", ""))
+            place = name.partition(".")[0]  # the control of what is inside it
+            errors.setdefault(place, []).append(words_beside(name, message))
         return await show_action(visit, errors or {"": [answer.message]}, answer.status)
     if not answer.ok:
         raise Refusal(answer.response)
     record_path = visit.url(site.table, record_id).removeprefix(visit.root)
     return visit.redirect(record_path, ok=visit.t("action_done", name=title_of(visit.params["name"])))
-
-
-class InvalidForm(Exception):
-    """What was typed is not of the type that an action takes; messages by control."""
-
-    def __init__(self, error: ValidationError) -> None:
-        super().__init__(str(error))
-        self.errors: dict[str, list[str]] = {}
-        for one in error.errors():
-            self.errors.setdefault(".".join(map(str, one["loc"])), []).append(str(one["msg"]))
-
-
-def check_action_form(visit: Visit, action: AdminAction) -> Any:
-    """What was typed, as the type that the action takes."""
-    if action.form is None:
-        return None
-    try:
-        return TypeAdapter(action.form).validate_python(read_action_form(visit, action.form))
-    except ValidationError as error:
-        raise InvalidForm(error) from None
 
 
 async def call_action(action: AdminAction, context: AdminContext, ids: Sequence[str]) -> Any:

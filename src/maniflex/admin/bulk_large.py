@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from maniflex.admin.api_actions import (
-    ActionView,
-    AskAgain,
+from maniflex.admin.action_forms import (
     Errors,
     InvalidForm,
-    action_fields,
+    action_controls,
     check_action_form,
     read_action_form,
 )
+from maniflex.admin.api_actions import ActionView, AskAgain
 from maniflex.admin.call import MOST_COUNTED
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.list_query import api_query, read_list_query
@@ -103,7 +102,7 @@ async def _ask(
         confirm=(action.confirm or visit.t("action_confirm", name=action.label)).replace("{count}", text),
         action=visit.url(site.table, "bulk"),
         cancel_url=visit.url(site.table),
-        fields=action_fields(visit, action.form, errors),
+        fields=await action_controls(visit, action.form, errors),
         controls=[
             ("action", f"action:{action.name}"),
             ("query", visit.form_text("query")),

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from maniflex.admin.api_actions import ActionView, Errors, action_fields, run_own_action
+from maniflex.admin.action_forms import Errors, action_controls
+from maniflex.admin.api_actions import ActionView, run_own_action
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.bulk import bulk_choices, settable_fields
 from maniflex.admin.bulk_large import answer_large_action, begin_large
@@ -194,7 +195,7 @@ async def _show_own_form(
         ),
         action=visit.url(site.table, "bulk"),
         cancel_url=visit.url(site.table),
-        fields=action_fields(visit, action.form, errors or {}),
+        fields=await action_controls(visit, action.form, errors or {}),
         controls=_controls(f"action:{action.name}", ids, {}, visit),
         error="; ".join((errors or {}).get("", ())),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from maniflex._names import did_you_mean
+from maniflex.admin.action_forms import relation_problems
 from maniflex.admin.declare import Admin, ModelAdmin, ModelName, Operations, name_of
 from maniflex.admin.inlines import inline_problems
 from maniflex.admin.operations.parts import DurableParts
@@ -34,13 +35,16 @@ _ON = ("record", "records", "model")
 _RESERVED = ("static", "-")
 
 
-def panel_problems(admin: Admin, config: Config, models: Sequence[ModelMeta] | None) -> Iterator[str]:
+def panel_problems(
+    admin: Admin, config: Config, models: Sequence[ModelMeta] | None, api_actions: Sequence[Action] = ()
+) -> Iterator[str]:
     """The mistakes of a declaration, one sentence each; those about models as far as these can be read."""
     yield from _path_problems(admin, config)
     yield from _entry_problems(admin, config)
     yield from _option_problems(admin)
     if models is not None:
         yield from _model_problems(admin, models)
+        yield from _form_problems(admin, models, api_actions)
 
 
 def _path_problems(admin: Admin, config: Config) -> Iterator[str]:
@@ -154,6 +158,22 @@ def _model_problems(admin: Admin, models: Sequence[ModelMeta]) -> Iterator[str]:
     for name in shown_metas:
         if by_name[name].table in pages:
             yield f"admin: page: the path '/{by_name[name].table}' is that of the model {name}"
+
+
+def _form_problems(
+    admin: Admin, models: Sequence[ModelMeta], api_actions: Sequence[Action]
+) -> Iterator[str]:
+    """Relations in the types of actions that lead nowhere."""
+    by_name = {meta.name: meta for meta in models}
+    forms = [(f"admin: action {one.name}: form", one.form) for one in admin.actions]
+    forms += [
+        (f"action {one.method} {one.path}: request", one.request)
+        for one in api_actions
+        if not one.type_problems()
+    ]
+    for where, form in forms:
+        if form is not None:
+            yield from (f"{where}: {problem}" for problem in relation_problems(form, by_name))
 
 
 def shown_models(admin: Admin, models: Sequence[ModelMeta]) -> list[ModelMeta]:

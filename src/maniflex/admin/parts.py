@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
+from maniflex.admin.action_forms import ActionForms
 from maniflex.admin.assets import Assets
 from maniflex.admin.audit import Trail
 from maniflex.admin.call import PrivateRoutes
@@ -49,6 +50,8 @@ class PanelParts:
         self.sites = sites
         self.title = title
         self.api_actions = tuple(api_actions)
+        types = [*(one.form for one in admin.actions), *(one.request for one in api_actions)]
+        self.action_forms = ActionForms(types, sites)
         # auth middleware of the application that is no catalogue entry
         self.own_authenticators = tuple(own_authenticators)
         self.durable = durable

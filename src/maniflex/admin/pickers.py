@@ -46,14 +46,19 @@ async def label_controls(visit: Visit, controls: Sequence[Control]) -> list[Cont
 
 async def pickers_of(visit: Visit, relations: Iterable[RelationMeta]) -> dict[str, Picker]:
     """The pickers of relations, by the name of the model that they lead to."""
+    return await pickers_to(visit, [relation.target for relation in relations])
+
+
+async def pickers_to(visit: Visit, models: Iterable[str]) -> dict[str, Picker]:
+    """The pickers of records of these models, as far as the panel shows them."""
     pickers: dict[str, Picker] = {}
-    for relation in relations:
-        target = visit.panel.sites.by_name.get(relation.target)
-        if target is None or relation.target in pickers:
+    for name in dict.fromkeys(models):
+        target = visit.panel.sites.by_name.get(name)
+        if target is None:
             continue
         may_list = await visit.api.may(target, Operation.LIST)
         may_create = target.can_create and await visit.api.may(target, Operation.CREATE)
-        pickers[relation.target] = Picker(
+        pickers[name] = Picker(
             pick_url=visit.url("-", "pick", target.table) if may_list else "",
             new_url=visit.url(target.table, "new") if may_create and not target.is_singleton else "",
             new_label=visit.t("new_record", name=target.title),

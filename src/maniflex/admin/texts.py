@@ -166,6 +166,7 @@ TEXTS: dict[str, str] = {
     "at_most": "at most {high}",
     "look_up": "Look up",
     "one_id_per_line": "one id on each line",
+    "one_per_line": "one on each line",
     "row_changed": "Somebody else changed this row to “{value}” meanwhile; saving again deletes it.",
     "rows_stay": "Rows of {name} cannot be changed this way.",
     "row_conflict": "Somebody else changed this to “{value}” meanwhile; saving again replaces it.",

@@ -257,7 +257,7 @@ class AdminPanel(Feature):
         from maniflex.admin.feature import panel_problems
 
         models = draft.models if draft.is_readable else None
-        return panel_problems(admin, draft.declaration.config, models)
+        return panel_problems(admin, draft.declaration.config, models, draft.declaration.actions)
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         admin, declaration = draft.declaration.admin, draft.declaration

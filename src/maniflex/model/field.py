@@ -17,6 +17,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from maniflex._names import did_you_mean
 
 T = TypeVar("T")
+RELATION_KEYWORD = "x-relation"  # in the schema of a request: the model of the record that a part refers to
 
 OnDeleteName = Literal["cascade", "set_null", "restrict"]
 LocaleMode = Literal["split", "resolve", "dynamic"]
@@ -107,6 +108,14 @@ class FieldSpec:
 
     def __repr__(self) -> str:
         return f"field({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """Say in the schema of a request, which is no model, which records a part of it refers to."""
+        schema = handler(core_schema)
+        if "relation" not in self.options:
+            return schema
+        target = self.options["relation"]
+        return {**schema, RELATION_KEYWORD: target.__name__ if isinstance(target, type) else target}
 
     def on_attribute(self) -> FieldSpec:
         return FieldSpec(self.options, self.unknown, assigned=True)

@@ -7,7 +7,7 @@ out; companions name a relation; a junction model's two columns join a many-to-m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -26,10 +26,15 @@ def resolve(metas: Mapping[str, ModelMeta]) -> tuple[dict[str, ModelMeta], list[
     return work.run(), work.problems
 
 
+def models_by_key(metas: Iterable[ModelMeta]) -> dict[str, str]:
+    """The models that a key can refer to by its name alone: `user_id` to `User`."""
+    return {f"{snake_case(meta.name)}_id": meta.name for meta in metas if "id" in meta.by_name}
+
+
 class _Resolver:
     def __init__(self, metas: Mapping[str, ModelMeta]) -> None:
         self.metas = metas
-        self.by_snake = {snake_case(name): name for name in metas}
+        self.by_key = models_by_key(metas.values())
         self.relations: dict[str, Relations] = {name: {} for name in metas}
         self.problems: list[str] = []
 
@@ -93,14 +98,11 @@ class _Resolver:
             self._add(meta, _to_one(name, target, field, None, explicit=True))
 
     def _by_convention(self, meta: ModelMeta, field: FieldMeta) -> bool:
-        stem = field.name.removesuffix("_id")
-        target = self.by_snake.get(stem)
+        target = self.by_key.get(field.name)
         opted_out = "relation" in field.extra
-        if opted_out or stem == field.name or target is None or not _can_hold_id(field):
+        if opted_out or target is None or not _can_hold_id(field):
             return False
-        if "id" not in self.metas[target].by_name:
-            return False
-        self._add(meta, _to_one(stem, target, field, None, explicit=False))
+        self._add(meta, _to_one(field.name.removesuffix("_id"), target, field, None, explicit=False))
         return True
 
     def _to_many(self, meta: ModelMeta, name: str, spec: RelationSpec) -> None:

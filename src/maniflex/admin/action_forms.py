@@ -1,0 +1,233 @@
+"""The form of an action: the controls of the type that it takes, and what was typed into them.
+
+The controls are read from the schema of the type when the panel is built. One that refers to a record, by the
+convention of models or by `Annotated[str, field(relation="User")]`, is looked up by a picker as in the form of a
+record; without scripts, or for somebody who may not list these records, it takes the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from maniflex.admin.controls import Control
+from maniflex.admin.declare import AdminAction
+from maniflex.admin.form_fields import form_fields, setting_of
+from maniflex.admin.names import title_of
+from maniflex.admin.pickers import NO_PICKER, label_controls, pickers_to
+from maniflex.admin.site import ModelSite, Sites
+from maniflex.admin.widgets import WIDGETS, UnreadableText
+from maniflex.model.field import RELATION_KEYWORD
+from maniflex.model.meta import Kind
+from maniflex.model.registry import unknown_model
+from maniflex.model.resolve import models_by_key
+
+if TYPE_CHECKING:
+    from maniflex.admin.visit import Visit
+
+Errors = Mapping[str, Sequence[str]]  # messages by control; without one, of the form as a whole
+
+# Numbers stay text on their way: the type reads them with all their digits.
+_KINDS = {"boolean": Kind.BOOL, "integer": Kind.DECIMAL, "number": Kind.DECIMAL, "string": Kind.TEXT}
+_FORMATS = {"date": Kind.DATE, "date-time": Kind.DATETIME, "time": Kind.TIME, "uuid": Kind.UUID}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormPart:
+    """One value that an action takes."""
+
+    name: str
+    kind: Kind
+    required: bool
+    default: Any = None
+    options: Sequence[Any] = ()
+    is_list: bool = False  # of texts, one in each line
+    target: str = ""  # the model of the record that it refers to
+
+
+class ActionForms:
+    """The forms of all actions of a panel, by the type that they take."""
+
+    def __init__(self, types: Sequence[Any], sites: Sites) -> None:
+        self._types = tuple(one for one in types if one is not None)  # so that their ids stay theirs
+        self._parts = {id(one): list(_parts_of(one, sites.with_routes)) for one in self._types}
+
+    def parts(self, form: Any) -> Sequence[FormPart]:
+        """What a type is made of, as far as a form can ask for it."""
+        return self._parts.get(id(form), ())
+
+
+def relation_problems(form: Any, models: Mapping[str, Any]) -> Iterator[str]:
+    """The relations in a type that lead to no model."""
+    schema = _schema_of(form)
+    for name, part in schema.get("properties", {}).items():
+        target = _find(_variants(part, schema), RELATION_KEYWORD)
+        if target is not None and (problem := unknown_model(target, models)):
+            yield f"{name}: {problem}"
+
+
+def _parts_of(form: Any, sites: Mapping[str, ModelSite]) -> Iterator[FormPart]:
+    schema = _schema_of(form)
+    site = next((one for one in sites.values() if one.meta.cls is form), None)
+    fields = None if site is None else {f.name: f for f in form_fields(site, None)}
+    required_names = set(schema.get("required", ()))
+    by_key = models_by_key(one.meta for one in sites.values())
+    for name, part in schema.get("properties", {}).items():
+        field = None if fields is None else fields.get(name)
+        if fields is not None and field is None:
+            continue  # no client may send it
+        variants = _variants(part, schema)
+        kind, is_list = _kind_of(variants)
+        options = next((one["enum"] for one in variants if "enum" in one), ())
+        may_refer = kind in (Kind.TEXT, Kind.UUID) and not options
+        relation = None if site is None else site.parents.get(name)
+        target = _find(variants, RELATION_KEYWORD) if relation is None else relation.target
+        if target is None and not is_list and not any(RELATION_KEYWORD in one for one in variants):
+            target = by_key.get(name)
+        yield FormPart(
+            name=name if field is None else field.api,
+            kind=kind,
+            required=name in required_names,
+            default=part.get("default"),
+            options=options,
+            is_list=is_list,
+            target=target if target is not None and may_refer else "",
+        )
+
+
+def _schema_of(form: Any) -> dict[str, Any]:
+    try:
+        schema = TypeAdapter(form).json_schema()
+    except PydanticInvalidForJsonSchema:  # it has parts that no form could ask for
+        return {}
+    return {**_resolve(schema, schema), "$defs": schema.get("$defs", {})}
+
+
+def _resolve(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of a schema, with the definition that it names."""
+    definitions = schema.get("$defs", {})
+    definition = definitions.get(str(part.get("$ref", "")).removeprefix("#/$defs/"), {})
+    return {**definition, **part}
+
+
+def _variants(part: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a part of a schema may be: itself, its alternatives, and what a list of it holds."""
+    variants = [_resolve(one, schema) for one in (part, *part.get("anyOf", ()))]
+    return variants + [_resolve(one["items"], schema) for one in variants if "items" in one]
+
+
+def _kind_of(variants: Sequence[Mapping[str, Any]]) -> tuple[Kind, bool]:
+    """The kind of a part, and whether it is a list of texts."""
+    of_value = next((one for one in variants if one.get("type") not in (None, "null")), {"type": "string"})
+    if of_value["type"] == "array":
+        is_list = _find([of_value.get("items", {})], "type") == "string"
+        return (Kind.TEXT if is_list else Kind.JSON), is_list
+    plain = _KINDS.get(of_value["type"], Kind.JSON)
+    return (_FORMATS.get(of_value.get("format", ""), plain) if plain is Kind.TEXT else plain), False
+
+
+def _find(variants: Sequence[Mapping[str, Any]], keyword: str) -> str | None:
+    return next((one[keyword] for one in variants if isinstance(one.get(keyword), str)), None)
+
+
+# -- one form
+
+
+async def action_controls(visit: Visit, form: Any, errors: Errors) -> list[Control]:
+    """The controls of the type that an action takes, with what was typed or what it has without."""
+    parts = visit.panel.action_forms.parts(form)
+    is_sent = visit.form is not None and any(name.startswith("f.") for name in visit.form)
+    pickers = await pickers_to(visit, [part.target for part in parts if part.target])
+    controls = []
+    for part in parts:
+        site = visit.panel.sites.by_name.get(part.target)
+        picker = pickers.get(part.target, NO_PICKER)
+        controls.append(
+            Control(
+                kind=_control_kind(part, is_key=site is not None),
+                name=part.name,
+                label=title_of(part.name),
+                text=visit.form_text(f"f.{part.name}") if is_sent else _default_text(visit, part),
+                required=part.required,
+                errors=errors.get(part.name, ()),
+                options=[(str(one), str(one)) for one in part.options],
+                attributes=WIDGETS[part.kind].attributes,
+                zone=visit.zone.key if part.kind is Kind.DATETIME else "",
+                help=visit.t("one_id_per_line" if site else "one_per_line") if part.is_list else "",
+                can_be_empty=not part.required,
+                pick_url=picker.pick_url,
+                pick_model="" if site is None or part.is_list else part.target,
+                new_url=picker.new_url,
+                new_label=picker.new_label,
+            )
+        )
+    return await label_controls(visit, controls)
+
+
+def _control_kind(part: FormPart, *, is_key: bool) -> str:
+    if part.is_list:
+        return "links" if is_key else "textarea"
+    if part.options:
+        return "choice"
+    return "key" if is_key else WIDGETS[part.kind].kind
+
+
+def _default_text(visit: Visit, part: FormPart) -> str:
+    if part.default is None:
+        return ""
+    if part.is_list:
+        return "\n".join(map(str, part.default))
+    return str(part.default) if part.options else WIDGETS[part.kind].write(part.default, setting_of(visit))
+
+
+class InvalidForm(Exception):
+    """What was typed is not of the type that an action takes; messages by control."""
+
+    def __init__(self, errors: Errors) -> None:
+        super().__init__("; ".join(text for texts in errors.values() for text in texts))
+        self.errors = errors
+
+
+def read_action_form(visit: Visit, form: Any) -> Any:
+    """What was typed, by the names of the type's fields; texts that are empty were not given."""
+    if form is None:
+        return None
+    values: dict[str, Any] = {}
+    errors: dict[str, list[str]] = {}
+    for part in visit.panel.action_forms.parts(form):
+        text = visit.form_text(f"f.{part.name}")
+        try:
+            if part.kind is Kind.BOOL:
+                values[part.name] = bool(text)
+            elif text:
+                values[part.name] = _read(visit, part, text)
+        except UnreadableText as error:
+            errors.setdefault(part.name, []).append(error.message)
+    if errors:
+        raise InvalidForm(errors)
+    return values
+
+
+def _read(visit: Visit, part: FormPart, text: str) -> Any:
+    if part.is_list:
+        return [line for line in map(str.strip, text.splitlines()) if line]
+    if part.options:
+        return next((one for one in part.options if str(one) == text), text)
+    return WIDGETS[part.kind].read(text.replace("\r\n", "\n"), setting_of(visit, part.name))
+
+
+def check_action_form(visit: Visit, action: AdminAction) -> Any:
+    """What was typed, as the type that the action takes."""
+    if action.form is None:
+        return None
+    try:
+        return TypeAdapter(action.form).validate_python(read_action_form(visit, action.form))
+    except ValidationError as error:
+        errors: dict[str, list[str]] = {}
+        for one in error.errors():
+            errors.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(str(one["msg"]))
+        raise InvalidForm(errors) from None
