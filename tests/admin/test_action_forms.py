@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -49,6 +49,7 @@ class Handover:
     ticket_id: Annotated[str, field(relation=None)] = ""
     urgency: Urgency = Urgency.LOW
     due: date | None = None
+    call_at: datetime | None = None
     tags: list[str] | None = None
 
 
@@ -106,6 +107,9 @@ async def test_an_action_looks_up_the_records_that_it_refers_to(sqlite_url: str)
         assert 'type="date"' in controls["due"]
         assert controls["urgency"].startswith("<select")
 
+        browser.http.cookies.set("maniflex_admin_zone", "Europe/Berlin")
+        twice = await browser.post(place, {"f.agent_id": ada.id, "f.call_at": "2026-10-25T02:30"})
+        assert (twice.status_code, 'name="fold.call_at"' in twice.text) == (422, True)
         wrong = await browser.post(place, {"f.agent_id": "nobody", "f.reviewer": bob.id})
         assert wrong.status_code == 422
         assert 'data-label="Bob Agent"' in wrong.text
@@ -118,6 +122,8 @@ async def test_an_action_looks_up_the_records_that_it_refers_to(sqlite_url: str)
             "f.urgency": "high",
             "f.due": "2026-03-01",
             "f.tags": "one\r\ntwo words",
+            "f.call_at": "2026-10-25T02:30",
+            "fold.call_at": "second",
         }
         await browser.send(place, values)
         assert received == [
@@ -127,6 +133,7 @@ async def test_an_action_looks_up_the_records_that_it_refers_to(sqlite_url: str)
                 watchers=[ada.id, bob.id],
                 urgency=Urgency.HIGH,
                 due=date(2026, 3, 1),
+                call_at=datetime(2026, 10, 25, 1, 30, tzinfo=UTC),
                 tags=["one", "two words"],
             )
         ]

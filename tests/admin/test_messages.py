@@ -48,12 +48,12 @@ async def test_a_question_says_what_would_be_done(sqlite_url: str) -> None:
     async with visiting(server, sqlite_url) as browser:
         poem = await server.db(Poem).create(title="Ozymandias")
         await browser.get("/poems")
-        chosen = {"ids": poem.id, "action": "set", "field": "title"}
-        look = text_of((await browser.post("/poems/bulk", chosen | {"value": "Sonnet"})).text)
+        chosen = {"ids": poem.id, "action": "set"}
+        look = text_of((await browser.post("/poems/bulk", chosen | {"set.title": "Sonnet"})).text)
         assert "1 record would change, 0 would not." in look
         assert "Set Title to Sonnet?" in look
         assert "Change 1 record " in look
-        empty = text_of((await browser.post("/poems/bulk", chosen | {"field": "body", "value": ""})).text)
+        empty = text_of((await browser.post("/poems/bulk", chosen | {"set.body": ""})).text)
         assert 'Set Body to ""?' in empty
         delete = text_of((await browser.post("/poems/bulk", {"ids": poem.id, "action": "delete"})).text)
         assert "Delete 1 record " in delete

@@ -1,8 +1,8 @@
 """The form of an action: the controls of the type that it takes, and what was typed into them.
 
 The controls are read from the schema of the type when the panel is built. One that refers to a record, by the
-convention of models or by `Annotated[str, field(relation="User")]`, is looked up by a picker as in the form of a
-record; without scripts, or for somebody who may not list these records, it takes the id.
+convention of models or by `Annotated[str, field(relation="User")]`, is looked up by a picker as in the form
+of a record; without scripts, or for somebody who may not list these records, it takes the id.
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ async def action_controls(visit: Visit, form: Any, errors: Errors) -> list[Contr
                 text=visit.form_text(f"f.{part.name}") if is_sent else _default_text(visit, part),
                 required=part.required,
                 errors=errors.get(part.name, ()),
+                folds=_folds_of(visit, part) if is_sent and part.name in errors else (),
                 options=[(str(one), str(one)) for one in part.options],
                 attributes=WIDGETS[part.kind].attributes,
                 zone=visit.zone.key if part.kind is Kind.DATETIME else "",
@@ -166,6 +167,15 @@ async def action_controls(visit: Visit, form: Any, errors: Errors) -> list[Contr
             )
         )
     return await label_controls(visit, controls)
+
+
+def _folds_of(visit: Visit, part: FormPart) -> Sequence[tuple[str, str]]:
+    """Of a time that was typed and that there is twice: which of the two may be meant."""
+    try:
+        _read(visit, part, visit.form_text(f"f.{part.name}"))
+    except UnreadableText as error:
+        return error.folds
+    return ()
 
 
 def _control_kind(part: FormPart, *, is_key: bool) -> str:

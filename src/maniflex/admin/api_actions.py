@@ -51,6 +51,7 @@ class ActionView:
     fields: Sequence[Control]
     controls: Sequence[tuple[str, str]] = ()  # that are not shown
     error: str = ""
+    submit: str = ""  # what the button says instead of the label
 
 
 async def record_actions(visit: Visit, site: ModelSite, record_id: str) -> list[ActionButton]:

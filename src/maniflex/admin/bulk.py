@@ -14,7 +14,17 @@ from maniflex.pipeline.operation import Operation
 if TYPE_CHECKING:
     from maniflex.admin.visit import Visit
 
-_SETTABLE = (Kind.TEXT, Kind.INT, Kind.FLOAT, Kind.DECIMAL, Kind.BOOL, Kind.DATE, Kind.UUID)
+_SETTABLE = (
+    Kind.TEXT,
+    Kind.INT,
+    Kind.FLOAT,
+    Kind.DECIMAL,
+    Kind.BOOL,
+    Kind.DATETIME,
+    Kind.DATE,
+    Kind.TIME,
+    Kind.UUID,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

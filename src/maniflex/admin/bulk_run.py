@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -12,22 +12,20 @@ from urllib.parse import parse_qsl, urlencode
 from maniflex.admin.action_forms import Errors, action_controls
 from maniflex.admin.api_actions import ActionView, run_own_action
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.bulk import bulk_choices, settable_fields
+from maniflex.admin.bulk import bulk_choices
 from maniflex.admin.bulk_large import answer_large_action, begin_large
+from maniflex.admin.bulk_value import BulkValue, ask_value, hidden_value, read_value, spell_value
 from maniflex.admin.call import ApiAnswer
-from maniflex.admin.cells import as_text
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.deletes import MOST_COUNTED, Consequence, consequences_of
-from maniflex.admin.form_fields import setting_of
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.names import title_of
+from maniflex.admin.pickers import read_labels
 from maniflex.admin.route import act
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
-from maniflex.admin.widgets import WIDGETS, UnreadableText
 from maniflex.db.unrolled import trial
 from maniflex.errors import Abort, NotFound
-from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
 
@@ -40,6 +38,8 @@ class RefusedRecord:
 
     id: str
     message: str
+    label: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,11 @@ async def run_bulk(visit: Visit) -> Response:
     own = next((one for one in site.actions if f"action:{one.name}" == action_value), None)
     if own is not None:
         return await _run_own(visit, site, own, trash=trash)
-    changes = _changes(visit, site) if action_value == "set" else {}
+    value = read_value(visit, site) if action_value == "set" else None
+    changes: Mapping[str, Any] | None = {} if value is None else value.changes
+    if value is not None and changes is None:
+        return await _ask_value(visit, site, value, trash=trash)
+    assert changes is not None
     if _means_all(visit):
         answer = await begin_large(visit, site, action_value, changes, trash=trash)
         if answer is not None:
@@ -82,15 +86,20 @@ async def run_bulk(visit: Visit) -> Response:
     is_done = bool(visit.form_text("confirm")) and is_typed
     ready, refusals = await _apply(visit, site, action_value, ids, changes, is_done)
     if is_done and not refusals:
-        return visit.redirect(f"/{site.table}", ok=visit.t("bulk_done", count=ready))
+        key = "bulk_done_one" if ready == 1 else "bulk_done"
+        return visit.redirect(_list_path(visit, site), ok=visit.t(key, count=ready))
+    question = visit.t("bulk_question", name=label)
+    if value is not None:
+        shown = await spell_value(visit, site, value.field, changes.get(value.field.api))
+        question = visit.t("bulk_set_question", field=title_of(value.field.api), value=shown)
     view = BulkView(
         title=f"{label}: {site.plural}",
         action=visit.url(site.table, "bulk"),
-        cancel_url=visit.url(site.table),
-        question=_question(visit, label, changes),
+        cancel_url=visit.root + _list_path(visit, site),
+        question=question,
         ready=ready,
-        refusals=refusals,
-        controls=_controls(action_value, ids, changes, visit),
+        refusals=await _name_records(visit, site, refusals, trash=trash),
+        controls=_controls(action_value, ids, visit) + (hidden_value(visit, value) if value else []),
         is_done=is_done,
         is_delete=action_value == "delete",
         consequences=consequences,
@@ -100,11 +109,38 @@ async def run_bulk(visit: Visit) -> Response:
     return await _show_look(visit, site, view)
 
 
-def _question(visit: Visit, label: str, changes: Mapping[str, Any]) -> str:
-    for name, value in changes.items():
-        shown = as_text(value) or '""'
-        return visit.t("bulk_set_question", field=title_of(name), value=shown)
-    return visit.t("bulk_question", name=label)
+def _list_path(visit: Visit, site: ModelSite) -> str:
+    """The list that the records were chosen from, inside the panel."""
+    query = urlencode(parse_qsl(visit.form_text("query")))
+    return f"/{site.table}" + (f"?{query}" if query else "")
+
+
+async def _ask_value(visit: Visit, site: ModelSite, value: BulkValue, *, trash: bool) -> Response:
+    """Ask for the value to set, with the records in mind that were chosen."""
+    if _means_all(visit):
+        records, ids = await _read_all(visit, site, trash=trash), []
+    else:
+        ids = await _read_ids(visit, site, trash=trash)
+        page = PageRequest(len(ids), deleted=trash, filters=(("id", "in", ids),))
+        records = (await visit.api.page(site, (), page)).data
+    controls = [("action", "set"), ("query", visit.form_text("query")), *(("ids", one) for one in ids)]
+    controls += [] if ids else [("all", "1")]
+    cancel_url = visit.root + _list_path(visit, site)
+    return await ask_value(visit, site, value, records, controls, cancel_url)
+
+
+async def _name_records(
+    visit: Visit, site: ModelSite, refusals: Sequence[RefusedRecord], *, trash: bool
+) -> list[RefusedRecord]:
+    """The refused records with their labels and pages, as far as this person may list them."""
+    ids = [one.id for one in refusals]
+    labels = await read_labels(visit, {site.meta.name: ids}, deleted=trash) if ids else {}
+    return [
+        replace(one, label=label, url=visit.url(site.table, one.id))
+        if (label := labels.get((site.meta.name, one.id), ""))
+        else one
+        for one in refusals
+    ]
 
 
 async def _show_look(visit: Visit, site: ModelSite, view: BulkView) -> Response:
@@ -146,7 +182,7 @@ async def _run_own(visit: Visit, site: ModelSite, own: AdminAction, *, trash: bo
         question=question.replace("{count}", str(len(ids))),
         ready=len(ids),
         refusals=(),
-        controls=_controls(f"action:{own.name}", ids, {}, visit),
+        controls=_controls(f"action:{own.name}", ids, visit),
         is_done=False,
         is_delete=False,
         consequences=(),
@@ -196,21 +232,16 @@ async def _show_own_form(
         action=visit.url(site.table, "bulk"),
         cancel_url=visit.url(site.table),
         fields=await action_controls(visit, action.form, errors or {}),
-        controls=_controls(f"action:{action.name}", ids, {}, visit),
+        controls=_controls(f"action:{action.name}", ids, visit),
         error="; ".join((errors or {}).get("", ())),
     )
     crumbs = [(site.plural, view.cancel_url)]
     return await visit.page("action.html", view, title=action.label, crumbs=crumbs, status=status)
 
 
-def _controls(
-    action_value: str, ids: Sequence[str], changes: Mapping[str, Any], visit: Visit
-) -> list[tuple[str, str]]:
+def _controls(action_value: str, ids: Sequence[str], visit: Visit) -> list[tuple[str, str]]:
     controls = [("action", action_value), ("query", visit.form_text("query")), ("confirm", "1")]
-    controls += [("ids", one) for one in ids]
-    return controls + [
-        (f"set.{name}", visit.form_text(f"set.{name}") or visit.form_text("value")) for name in changes
-    ]
+    return controls + [("ids", one) for one in ids]
 
 
 def _means_all(visit: Visit) -> bool:
@@ -224,11 +255,8 @@ async def _read_ids(visit: Visit, site: ModelSite, *, trash: bool) -> list[str]:
     if not _means_all(visit):
         ids = list(dict.fromkeys(visit.form_texts("ids")))
     else:
-        query = read_list_query(parse_qsl(visit.form_text("query")))
-        api_pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
-        page = PageRequest(MOST_AT_ONCE, deleted=trash, keyset=not (query.q and site.is_searchable))
-        records = (await visit.api.page(site, api_pairs, page)).data
-        if page.more:
+        records = await _read_all(visit, site, trash=trash)
+        if records is None:
             raise Abort(422, "VALIDATION_FAILED", visit.t("bulk_too_many", most=MOST_AT_ONCE))
         ids = [str(record["id"]) for record in records]
     if not ids:
@@ -238,38 +266,21 @@ async def _read_ids(visit: Visit, site: ModelSite, *, trash: bool) -> list[str]:
     return ids
 
 
+async def _read_all(visit: Visit, site: ModelSite, *, trash: bool) -> list[Mapping[str, Any]] | None:
+    """All records that match; None when a request changes not so many."""
+    query = read_list_query(parse_qsl(visit.form_text("query")))
+    api_pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
+    page = PageRequest(MOST_AT_ONCE, deleted=trash, keyset=not (query.q and site.is_searchable))
+    records = (await visit.api.page(site, api_pairs, page)).data
+    return None if page.more else list(records)
+
+
 async def _require_all(visit: Visit, site: ModelSite, ids: Sequence[str], *, trash: bool) -> None:
     """Refuse ids that this person cannot list: an action of the application is given no others."""
     page = PageRequest(len(ids), deleted=trash, filters=(("id", "in", list(ids)),))
     records = (await visit.api.page(site, (), page)).data
     if {str(record["id"]) for record in records} != set(ids):
         raise NotFound(visit.t("no_such_record"))
-
-
-def _changes(visit: Visit, site: ModelSite) -> dict[str, Any]:
-    """The field to set, and its value."""
-    fields = {f.api: f for f in settable_fields(site)}
-    values_by_name = {
-        name[4:]: str(value) for name, value in visit.form.multi_items() if name.startswith("set.")
-    }
-    values_by_name = values_by_name or {visit.form_text("field"): visit.form_text("value")}
-    changes = {}
-    for name, text in values_by_name.items():
-        if name not in fields:
-            raise NotFound(visit.t("no_such_page"))
-        changes[name] = _value(visit, fields[name], text)
-    return changes
-
-
-def _value(visit: Visit, field: FieldMeta, text: str) -> Any:
-    if not text and field.nullable:
-        return None
-    if field.enum is not None:
-        return next((value for value in field.enum if str(value) == text), text)
-    try:
-        return WIDGETS[field.kind].read(text, setting_of(visit))
-    except UnreadableText as error:
-        raise Abort(422, "VALIDATION_FAILED", f"{title_of(field.api)}: {error.message}") from None
 
 
 async def _apply(

@@ -160,9 +160,7 @@ def _model_problems(admin: Admin, models: Sequence[ModelMeta]) -> Iterator[str]:
             yield f"admin: page: the path '/{by_name[name].table}' is that of the model {name}"
 
 
-def _form_problems(
-    admin: Admin, models: Sequence[ModelMeta], api_actions: Sequence[Action]
-) -> Iterator[str]:
+def _form_problems(admin: Admin, models: Sequence[ModelMeta], api_actions: Sequence[Action]) -> Iterator[str]:
     """Relations in the types of actions that lead nowhere."""
     by_name = {meta.name: meta for meta in models}
     forms = [(f"admin: action {one.name}: form", one.form) for one in admin.actions]

@@ -162,8 +162,13 @@ def _typed_text(visit: Visit, field_meta: FieldMeta, place: str) -> tuple[str, b
     """What was typed into a control, and whether its switch for null was on."""
     text = visit.form_text(input_name(place, field_meta.api))
     if field_meta.kind is Kind.BOOL and not field_meta.nullable:
-        text = "true" if text else "false"
+        text = "true" if _is_on(text) else "false"
     return text, bool(visit.form_text(f"null.{key_at(place, field_meta.api)}"))
+
+
+def _is_on(text: str) -> bool:
+    """Whether a switch is on, or a choice of yes and no says yes."""
+    return text not in ("", "false")
 
 
 def _typed_texts(visit: Visit, form_input: FormInput | None) -> dict[str, str] | None:
@@ -323,7 +328,7 @@ def _read_control(
     before = None if base_values is None else base_values.get(name)
     old_text = text_of(field_meta, before, setting)
     if field_meta.kind is Kind.BOOL and not field_meta.nullable:
-        value = bool(text)
+        value = _is_on(text)
         is_unchanged = base_values is not None and before is not None and value == before
         return MISSING if is_unchanged and not (is_new and field_meta.required) else value
     if place and not wants_null and input_name(place, name) not in visit.form:

@@ -66,14 +66,16 @@ async def pickers_to(visit: Visit, models: Iterable[str]) -> dict[str, Picker]:
     return pickers
 
 
-async def read_labels(visit: Visit, ids: Mapping[str, Collection[str]]) -> dict[tuple[str, str], str]:
+async def read_labels(
+    visit: Visit, ids: Mapping[str, Collection[str]], *, deleted: bool = False
+) -> dict[tuple[str, str], str]:
     """What records are called, by model and id, as far as this person may list them."""
     labels: dict[tuple[str, str], str] = {}
     for name in ids:
         site, some_ids = visit.panel.sites.by_name.get(name), sorted(filter(None, ids[name]))[:_MOST_LABELS]
         if site is None or not some_ids or not site.has_id or site.is_singleton:
             continue
-        page = PageRequest(len(some_ids), filters=(("id", "in", some_ids),))
+        page = PageRequest(len(some_ids), filters=(("id", "in", some_ids),), deleted=deleted)
         answer = await visit.api.page(site, _label_alone(site), page)
         for record in answer.data if answer.ok else ():
             labels[name, str(record.get("id"))] = site.label_of(record)

@@ -33,6 +33,8 @@ class RefusalRow:
     record_id: str
     field: str
     message: str
+    label: str = ""  # of a record that the person may list
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class TransferView:
     can_cancel: bool = False
     can_go_on: bool = False
     hints: Sequence[str] = field(default_factory=tuple)
+    change: str = ""  # what is set, in words
 
 
 def is_bulk_delete(transfer: AdminTransfer) -> bool:

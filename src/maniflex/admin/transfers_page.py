@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from maniflex.admin.bulk_batches import operation_of
+from maniflex.admin.bulk_value import spell_value
 from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.names import title_of
 from maniflex.admin.operations.desk import desk_of
+from maniflex.admin.pickers import read_labels
 from maniflex.admin.route import act, show
 from maniflex.admin.transfer_runs import TransferRunner
 from maniflex.admin.transfer_start import start_import, start_phase
@@ -143,10 +146,8 @@ async def _view(visit: Visit, transfer: AdminTransfer, home: TransferHome) -> Tr
         progress=progress_text(visit, transfer) if transfer.kind != "export" else "",
         counts=counts if transfer.kind != "export" else [],
         message=transfer.message,
-        refusals=[
-            RefusalRow(line=one.line, record_id=one.record_id, field=one.field, message=one.message)
-            for one in refusals
-        ],
+        refusals=await _name_refusals(visit, transfer, refusals),
+        change=await _change_text(visit, transfer),
         refused=transfer.refused,
         back_url=visit.root + home.path,
         map_url=f"{visit.root}{home.path}/import?id={transfer.id}"
@@ -161,6 +162,36 @@ async def _view(visit: Visit, transfer: AdminTransfer, home: TransferHome) -> Tr
         can_cancel=state in ("waiting", "running"),
         can_go_on=state in ("failed", "cancelled") and transfer.run_id is not None,
     )
+
+
+async def _name_refusals(
+    visit: Visit, transfer: AdminTransfer, refusals: Sequence[AdminTransferRefusal]
+) -> list[RefusalRow]:
+    """What was refused; the records of a bulk change by their labels, as far as the person may list them."""
+    labels: Mapping[tuple[str, str], str] = {}
+    site = visit.panel.sites.by_name.get(transfer.model)
+    if transfer.kind == "bulk" and refusals:
+        ids = {transfer.model: [one.record_id for one in refusals]}
+        labels = await read_labels(visit, ids, deleted=bool(transfer.settings["trash"]))
+    rows = []
+    for one in refusals:
+        label = labels.get((transfer.model, one.record_id), "")
+        url = visit.url(site.table, one.record_id) if site is not None and label else ""
+        row = RefusalRow(line=one.line, record_id=one.record_id, field=one.field, message=one.message)
+        rows.append(replace(row, label=label, url=url))
+    return rows
+
+
+async def _change_text(visit: Visit, transfer: AdminTransfer) -> str:
+    """What a bulk change sets, in words; empty for anything else."""
+    site = visit.panel.sites.by_name.get(transfer.model)
+    changes = transfer.settings.get("changes") if transfer.kind == "bulk" and site is not None else None
+    for name, value in (changes or {}).items():
+        field = None if site is None else site.meta.by_api.get(name)
+        if site is not None and field is not None:
+            shown = await spell_value(visit, site, field, value)
+            return visit.t("bulk_set_to", field=title_of(name), value=shown)
+    return ""
 
 
 async def start(visit: Visit) -> Response:
