@@ -6,8 +6,9 @@ import re
 from datetime import UTC, datetime
 from typing import Literal
 
-from maniflex import Model, Server, field, has_many
+from maniflex import AuthInfo, Context, Model, Run, Server, WithDeletedAt, field, has_many
 from maniflex.admin import Inline, ModelAdmin
+from maniflex.background.outbox.message import Message
 from maniflex.middleware import workflow
 from tests.kit.panel import text_of, visiting
 
@@ -65,6 +66,67 @@ async def test_history_calls_records_by_their_labels(sqlite_url: str) -> None:
             assert ada.id not in page
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
         assert "Bob Agent" in text_of(await browser.get(f"/tickets/{ticket.id}/history?at={now}"))
+
+
+class Team(Model):
+    name: str = field(filterable=True)
+
+
+class Account(Model, WithDeletedAt):
+    email: str = field(filterable=True)
+
+
+async def test_who_acted_and_for_which_tenant_is_called_by_labels(sqlite_url: str) -> None:
+    server = Server(sqlite_url)
+    server.register(Agent, Ticket, Reply, Team, Account)
+    server.schedules.enable()
+    server.admin(tenants=Team, accounts=Account)
+
+    @server.work.handler("print.v1")
+    async def print_ticket(run: Run) -> None:
+        pass
+
+    @server.outbox.handler("ticket.printed")
+    async def take(message: Message) -> None:
+        pass
+
+    @server.action("POST", "/messages")
+    async def send(ctx: Context) -> dict[str, str]:
+        async with ctx.transaction():
+            return {"id": (await server.outbox.enqueue("ticket.printed", {})).id}
+
+    async with visiting(server, sqlite_url) as browser:
+        team = await server.db(Team).create(name="Red Team")
+        eve, bob = [await server.db(Account).create(email=email) for email in ("eve@red", "bob@red")]
+        ada = await server.db(Agent).create(name="Ada Agent")
+        whose = {"actor_id": eve.id, "tenant_id": team.id}
+        run = await server.work.submit("print.v1", **whose)
+        await server.schedules.create("nightly", cron="0 3 * * *", run="print.v1", **whose)
+        [schedule] = await server.schedules.list()
+        caller = AuthInfo(user_id=eve.id, tenant_id=team.id)
+        sent = await server.call("POST", "/api/messages", auth=caller)
+        ids = []
+        for account in (eve, bob):
+            who = AuthInfo(user_id=account.id)
+            body = {"title": "Printer", "agent_id": ada.id}
+            made = await server.call("POST", "/api/tickets", json=body, auth=who)
+            ids.append(made.data["id"])
+        await server.db(Account).delete(bob.id)
+        pages = {
+            f"/-/operations/runs/{run.id}": "eve@red",
+            f"/-/operations/schedules/{schedule.id}": "eve@red",
+            f"/-/operations/outbox/{sent.data['id']}": "eve@red",
+            f"/tickets/{ids[0]}/history": "eve@red",
+            f"/tickets/{ids[1]}/history": "bob@red",  # who has left
+        }
+        for path, name in pages.items():
+            page = text_of(await browser.get(path))
+            assert name in page, path
+            assert eve.id not in page, path
+            if "operations" in path:
+                assert "Red Team" in page, path
+                assert team.id not in page, path
+        assert "Red Team" in text_of(await browser.get("/-/operations/schedules"))
 
 
 async def test_a_refused_form_keeps_the_labels_of_its_keys(sqlite_url: str) -> None:

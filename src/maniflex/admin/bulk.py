@@ -43,7 +43,8 @@ async def bulk_choices(visit: Visit, site: ModelSite, *, trash: bool) -> list[Bu
         may = site.meta.options.restore and await visit.api.may(site, Operation.UPDATE)
         return [BulkChoice(value="restore", label=visit.t("restore"))] if may else []
     choices = []
-    if site.can_edit and settable_fields(site) and await visit.api.may(site, Operation.UPDATE):
+    may_update = site.can_edit and await visit.api.may(site, Operation.UPDATE)
+    if may_update and await settable_fields(visit, site):
         choices.append(BulkChoice(value="set", label=visit.t("set_field")))
     choices += [
         BulkChoice(value=f"action:{action.name}", label=action.label)
@@ -63,18 +64,23 @@ async def may_export(visit: Visit, site: ModelSite) -> bool:
     return is_open and await visit.api.may(site, Operation.EXPORT)
 
 
-def settable_fields(site: ModelSite) -> list[FieldMeta]:
-    """The fields that can be set on many records."""
+async def settable_fields(visit: Visit, site: ModelSite) -> list[FieldMeta]:
+    """The fields that this person can set on many records; scope rules keep theirs as they are."""
+    kept_names = await visit.api.stamped_fields(site, Operation.UPDATE)
     return [
         f
         for f in site.fields
-        if f.kind in _SETTABLE and not f.unique and "file" not in f.extra and is_settable(site, f)
+        if f.kind in _SETTABLE
+        and not f.unique
+        and "file" not in f.extra
+        and is_settable(site, f)
+        and f.name not in kept_names
     ]
 
 
-def bulk_fields(site: ModelSite) -> list[tuple[str, str]]:
+async def bulk_fields(visit: Visit, site: ModelSite) -> list[tuple[str, str]]:
     """The names and labels of those fields."""
-    return [(f.api, title_of(f.api)) for f in settable_fields(site)]
+    return [(f.api, title_of(f.api)) for f in await settable_fields(visit, site)]
 
 
 async def model_actions(visit: Visit, site: ModelSite) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ async def run_bulk(visit: Visit) -> Response:
     own = next((one for one in site.actions if f"action:{one.name}" == action_value), None)
     if own is not None:
         return await _run_own(visit, site, own, trash=trash)
-    value = read_value(visit, site) if action_value == "set" else None
+    value = await read_value(visit, site) if action_value == "set" else None
     changes: Mapping[str, Any] | None = {} if value is None else value.changes
     if value is not None and changes is None:
         return await _ask_value(visit, site, value, trash=trash)

@@ -37,9 +37,9 @@ class BulkValue:
         return self.form_input.values if self.is_typed and not self.form_input.errors else None
 
 
-def read_value(visit: Visit, site: ModelSite) -> BulkValue:
+async def read_value(visit: Visit, site: ModelSite) -> BulkValue:
     """The field that was chosen, and its value if that was typed; 404 for a field that cannot be set."""
-    fields = {f.api: f for f in settable_fields(site)}
+    fields = {f.api: f for f in await settable_fields(visit, site)}
     typed_names = [name[len(PLACE) + 1 :] for name in visit.form if name.startswith(f"{PLACE}.")]
     name = typed_names[0] if typed_names else visit.form_text("field")
     if name not in fields or len(typed_names) > 1:

@@ -97,7 +97,7 @@ class Permission:
     """What the auth step said of a person and an operation."""
 
     may_pass: bool
-    stamped: frozenset[str]  # the fields whose values scope rules give to a new record
+    stamped: frozenset[str]  # the fields whose values scope rules give to what is written
     until: float
 
 
@@ -321,9 +321,11 @@ class Api:
         """Whether the auth step lets this person do it; what comes later may still refuse."""
         return (await self._permission(site, operation, item)).may_pass
 
-    async def stamped_fields(self, site: ModelSite) -> frozenset[str]:
-        """The fields that a new record of this person gets from scope rules, whatever a form says."""
-        return (await self._permission(site, Operation.CREATE, None)).stamped
+    async def stamped_fields(
+        self, site: ModelSite, operation: Operation = Operation.CREATE
+    ) -> frozenset[str]:
+        """The fields that scope rules give to each record that this person writes, whatever a form says."""
+        return (await self._permission(site, operation, None)).stamped
 
     async def _permission(self, site: ModelSite, operation: Operation, item: bool | None) -> Permission:
         on_one = (

@@ -202,6 +202,7 @@ class Admin:
         read_only: bool = False,
         operations: bool | Operations = True,
         tenants: ModelName | None = None,
+        accounts: ModelName | None = None,
         time_zone: str = "UTC",
         templates: str | Path | None = None,
         assets: str | Path | None = None,
@@ -219,6 +220,7 @@ class Admin:
         self.read_only = read_only
         self.operations = operations
         self.tenants = tenants
+        self.accounts = accounts
         self.time_zone = time_zone
         self.templates = templates
         self.assets = assets

@@ -140,6 +140,7 @@ def _model_problems(admin: Admin, models: Sequence[ModelMeta]) -> Iterator[str]:
     mentions += [("ModelAdmin", one.model) for one in admin.model_admins]
     mentions += [(f"action {one.name}", one.model) for one in admin.actions]
     mentions += [("tenants", admin.tenants)] if admin.tenants is not None else []
+    mentions += [("accounts", admin.accounts)] if admin.accounts is not None else []
     for where, model in mentions:
         if problem := unknown_model(model, by_name):
             yield f"admin: {where}: {problem}"

@@ -86,6 +86,7 @@ async def render_form(
     is_new = record is None
     values: Mapping[str, Any] = initial_values(site) if record is None else record
     fields = form_fields(site, record) if record is not None else await _fields_to_fill(visit, site)
+    kept_names = frozenset() if is_new else await visit.api.stamped_fields(site, Operation.UPDATE)
     prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
     form_values = {**values, **(version_values or {})}
     await note_files(visit, fields, [form_values])
@@ -99,6 +100,7 @@ async def render_form(
             is_new=is_new,
             form_input=form_input,
             prefill=prefill,
+            fixed=field_meta.name in kept_names,
             pickers=pickers,
         )
         for field_meta in fields
@@ -109,7 +111,9 @@ async def render_form(
     label = visit.t("new_record", name=site.title) if record is None else site.label_of(record)
     here = visit.url(site.table) if is_new or site.is_singleton else visit.url(site.table, record_id)
     base_text = (
-        visit.form_text("_seen") if form_input is not None else json.dumps(_base_values(fields, values))
+        visit.form_text("_seen")
+        if form_input is not None
+        else json.dumps(_base_values([f for f in fields if f.name not in kept_names], values))
     )
     view = FormView(
         title=label,

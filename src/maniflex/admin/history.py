@@ -12,6 +12,7 @@ from maniflex.admin.form_fields import form_fields, is_fixed
 from maniflex.admin.forms import render_form
 from maniflex.admin.list_query import read_number
 from maniflex.admin.names import title_of
+from maniflex.admin.people import people_names
 from maniflex.admin.pickers import read_labels
 from maniflex.admin.reading import ask_record
 from maniflex.admin.route import act, show
@@ -192,7 +193,7 @@ async def _page(
     except NotFound:
         record = None  # it was deleted; its history stays for those who may see it
     label = site.label_of(record) if record is not None else record_id
-    names = await _names(visit, rows)
+    names = await people_names(visit, {str(row["actor_id"]) for row in rows if row.get("actor_id")})
     values = [
         (name, one.get(key))
         for row in rows
@@ -229,15 +230,6 @@ async def _page(
     )
     crumbs = [(site.plural, visit.url(site.table)), (label, here)]
     return await visit.page("history.html", view, title=f"{visit.t('history')}: {label}", crumbs=crumbs)
-
-
-async def _names(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The superusers among those who made these versions, by id."""
-    if visit.panel.admin.auth != "superuser":
-        return {}
-    ids = {str(row["actor_id"]) for row in rows if row.get("actor_id")}
-    users = [await visit.panel.superusers.read(one) for one in sorted(ids)]
-    return {user.id: user.email for user in users if user is not None}
 
 
 def _would_change(site: ModelSite, record: Mapping[str, Any], row: Mapping[str, Any]) -> bool:

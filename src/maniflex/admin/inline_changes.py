@@ -23,6 +23,7 @@ class InlineTable:
     max_rows: int
     pickers: Mapping[str, Picker] = field(default_factory=dict)  # of the records that rows refer to
     stamped: frozenset[str] = frozenset()  # fields that a new row gets from scope rules
+    kept: frozenset[str] = frozenset()  # fields of rows that are there, which scope rules keep as they are
 
     def place(self, index: int) -> str:
         """What the names of a row's controls begin with."""

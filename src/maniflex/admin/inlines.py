@@ -143,6 +143,7 @@ async def inline_views(
             table,
             pickers=await pickers_of(visit, table.child.parents.values()),
             stamped=await visit.api.stamped_fields(table.child),
+            kept=await visit.api.stamped_fields(table.child, Operation.UPDATE),
         )
         rest_url = ""
         if form_input is not None:
@@ -214,7 +215,7 @@ def _row(
             is_new=is_new,
             form_input=form_input,
             place=place,
-            fixed=f.name in table.stamped if is_new else not rights.update,
+            fixed=f.name in table.stamped if is_new else f.name in table.kept or not rights.update,
             pickers=table.pickers,
         )
         for f in fields

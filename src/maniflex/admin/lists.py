@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -216,6 +216,7 @@ async def _list_view(
     may_create = site.can_create and await visit.api.may(site, Operation.CREATE)
     is_exportable = await may_export(visit, site)
     may_edit = site.can_edit and not query.trash and await visit.api.may(site, Operation.UPDATE)
+    kept_names = await visit.api.stamped_fields(site, Operation.UPDATE) if may_edit else frozenset()
     plain = urlencode(query.pairs())
     export_base = visit.url(site.table, "export")
     export_pairs = query.pairs(columns=",".join(f.api for f in columns if f.exported))
@@ -225,7 +226,8 @@ async def _list_view(
         url=url,
         columns=[_column(site, field, query, url) for field in columns],
         rows=[
-            _with_list(row_of(visit, site, record, columns, may_edit=may_edit), plain) for record in records
+            _with_list(row_of(visit, site, record, columns, may_edit=may_edit, kept_names=kept_names), plain)
+            for record in records
         ],
         filters=filter_controls(visit, site, query),
         chips=[
@@ -249,7 +251,7 @@ async def _list_view(
         trash_url=f"{url}?trash=1" if site.meta.soft_delete is not None else "",
         is_trash=query.trash,
         bulk=await bulk_choices(visit, site, trash=query.trash),
-        bulk_fields=bulk_fields(site),
+        bulk_fields=await bulk_fields(visit, site),
         all_columns=[(f.api, title_of(f.api), f in columns) for f in site.fields],
         views=await visit.panel.views.views_of(visit.signed_in, site, visit.url(site.table)),
         model_actions=await model_actions(visit, site),
@@ -285,6 +287,7 @@ def row_of(
     columns: Sequence[FieldMeta],
     *,
     may_edit: bool = False,
+    kept_names: Collection[str] = (),
 ) -> Row:
     """One record with its cells."""
     record_id = str(record.get("id", ""))
@@ -294,7 +297,10 @@ def row_of(
         for number, field in enumerate(columns)
     ]
     if may_edit and url:
-        cells = [_editable(one, site, field, record, url) for one, field in zip(cells, columns, strict=True)]
+        cells = [
+            one if field.name in kept_names else _editable(one, site, field, record, url)
+            for one, field in zip(cells, columns, strict=True)
+        ]
     return Row(id=record_id, label=site.label_of(record), url=url, cells=cells)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from maniflex._client_address import caller_network
 from maniflex.admin import csrf
+from maniflex.admin.people import account_names
 from maniflex.admin.person import Person
 from maniflex.admin.route import PanelRoute
 from maniflex.admin.session import COOKIE, METHOD, identity_of, put_into_tenant, read_identity
@@ -120,7 +121,11 @@ async def _piped_person(visit: Visit) -> Person:
     headers = {name: ctx.header(name) or "" for name in names if name not in _NOT_FORWARDED}
     auth = replace(ctx.auth, auth_method=METHOD)
     name = str(auth.claims.get("email") or auth.claims.get("name") or auth.user_id)
-    return Person(auth=auth, name=name, csrf=visit.csrf_token, forwarded_headers=headers)
+    person = Person(auth=auth, name=name, csrf=visit.csrf_token, forwarded_headers=headers)
+    if name == auth.user_id:
+        names = await account_names(replace(visit, person=person), [name])
+        person = replace(person, name=names.get(name, name))
+    return person
 
 
 # -- signing in

@@ -152,7 +152,9 @@ async def _save_as_new(visit: Visit, site: ModelSite, record_id: str) -> Respons
     """Make a new record of a form that was opened for another."""
     if not site.can_create:
         raise NotFound(visit.t("no_such_page"))
-    form_input = read_form(visit, site, form_fields(site, None), None, is_new=True)
+    stamped_names = await visit.api.stamped_fields(site)
+    fields = [f for f in form_fields(site, None) if f.name not in stamped_names]
+    form_input = read_form(visit, site, fields, None, is_new=True)
     read_links(visit, site, form_input)
     read_rows(visit, site, form_input, is_copy=True)
     if form_input.errors:

@@ -253,7 +253,7 @@ class Visit:
             zone=self.zone.key,
             crumbs=list(crumbs),
             is_fragment=self.is_fragment,
-            tenant=await self._tenant_label(),
+            tenant="" if person is None else await self.tenant_label(person.tenant_id),
             tenants_url=self._tenants_url(),
         )
 
@@ -268,9 +268,9 @@ class Visit:
         tenants = self.panel.admin.tenants
         return None if tenants is None else self.panel.sites.with_routes.get(name_of(tenants))
 
-    async def _tenant_label(self) -> str:
-        """What the tenant that the person works in is called; its id where its record cannot be read."""
-        tenant, site = "" if self.person is None else self.person.tenant_id, self.tenant_site
+    async def tenant_label(self, tenant: str) -> str:
+        """What a tenant is called; its id where this person cannot read its record."""
+        site = self.tenant_site
         if not tenant or "/" in tenant or site is None:
             return tenant
         answer = await self.api.ask("GET", self.api.path(site, tenant))

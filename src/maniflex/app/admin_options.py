@@ -24,6 +24,7 @@ class AdminOptions(TypedDict, total=False):
     read_only: bool
     operations: bool | Operations
     tenants: ModelName | None
+    accounts: ModelName | None
     time_zone: str
     templates: str | Path | None
     assets: str | Path | None

@@ -16,7 +16,7 @@ from maniflex.admin.operations.many_rules import DEAD, read_choice
 from maniflex.admin.operations.masking import as_json
 from maniflex.admin.operations.message_filters import FILTERS, read_filter
 from maniflex.admin.operations.run_list import tone_of
-from maniflex.admin.operations.run_page import RunFact, record_url
+from maniflex.admin.operations.run_page import RunFact, plain_facts, record_url
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import act, show
 from maniflex.admin.visit import Visit
@@ -158,9 +158,7 @@ async def show_message(visit: Visit, desk: WorkDesk) -> Response:
         url = await record_url(desk, message["about"])
         facts.append(RunFact(label=t("ops_about"), text=message["about"], url=url))
     plain = {"ops_key_of": "key", "ops_actor": "actor_id", "ops_tenant": "tenant_id", "ops_trace": "trace_id"}
-    facts += [
-        RunFact(label=t(key), text=str(message[name])) for key, name in plain.items() if message.get(name)
-    ]
+    facts += await plain_facts(desk, plain, message)
     view = MessageView(
         id=message["id"],
         kind=message["kind"],

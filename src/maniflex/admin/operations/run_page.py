@@ -11,6 +11,7 @@ from maniflex.admin.operations.desk import WorkDesk, read_instant, seeing
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.operations.timeline import Timeline, draw_timeline
+from maniflex.admin.people import people_names
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
 from maniflex.background.runs.engine import CHILD
@@ -23,6 +24,7 @@ from maniflex.pipeline.steps.browse import PageRequest
 _MOST_EVENTS = 300
 _MOST_CHILDREN = 50
 _DEEPEST = 8
+_PEOPLE = ("actor_id", "created_by", "updated_by")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +211,30 @@ async def _facts(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:
         "ops_trace": "trace_id",
         "ops_delete_reason": "delete_reason",
     }
-    facts += [RunFact(label=t(key), text=str(run[name])) for key, name in plain.items() if run.get(name)]
+    facts += await plain_facts(desk, plain, run)
     origin = await _origin(desk, run)
     return [*facts, *origin]
+
+
+async def plain_facts(
+    desk: WorkDesk, names_by_text: Mapping[str, str], row: Mapping[str, Any]
+) -> list[RunFact]:
+    """Values of a row as they are; people and tenants by what they are called."""
+    labels = await labels_of(desk, row)
+    return [
+        RunFact(label=desk.visit.t(key), text=labels.get(name, str(row[name])))
+        for key, name in names_by_text.items()
+        if row.get(name)
+    ]
+
+
+async def labels_of(desk: WorkDesk, row: Mapping[str, Any]) -> dict[str, str]:
+    """What the people and the tenant are called that a row of durable work names, by the field."""
+    ids = {name: str(row[name]) for name in _PEOPLE if row.get(name)}
+    names = await people_names(desk.visit, set(ids.values()))
+    labels = {name: names[one] for name, one in ids.items() if one in names}
+    tenant = str(row.get("tenant_id") or "")
+    return labels | ({"tenant_id": await desk.visit.tenant_label(tenant)} if tenant else {})
 
 
 async def _origin(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:

@@ -9,7 +9,9 @@ from typing import Any
 from maniflex.admin.operations.desk import WorkDesk, read_instant, seeing
 from maniflex.admin.operations.due_times import DueTime, next_times
 from maniflex.admin.operations.run_list import tone_of
+from maniflex.admin.operations.run_page import labels_of
 from maniflex.admin.operations.tabs import ROOT, show_page
+from maniflex.admin.pickers import read_labels
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
 from maniflex.background.processes.overview import LATE_SCHEDULE
@@ -89,8 +91,9 @@ async def show_schedules(visit: Visit, desk: WorkDesk) -> Response:
     records = await desk.read_page("schedule", page, [("sort", "name:asc")])
     firings = await _firings(desk, [one["id"] for one in records])
     marks = await _marks(desk, firings)
+    tenants = await _tenant_labels(visit, records)
     view = ScheduleListView(
-        rows=[_row(desk, one, marks.get(one["id"], ())[:_STRIP_IN_LIST]) for one in records],
+        rows=[_row(desk, one, tenants, marks.get(one["id"], ())[:_STRIP_IN_LIST]) for one in records],
         new_url=f"{visit.root}{ROOT}/schedules/new" if desk.can_act else "",
         shows_tenants=any(one.get("tenant_id") for one in records) and not desk.tenant,
     )
@@ -111,7 +114,7 @@ async def show_schedule(visit: Visit, desk: WorkDesk) -> Response:
         status=schedule["status"],
         tone=1 if is_active else 2,
         late=_lateness(desk, schedule),
-        facts=_facts(desk, schedule),
+        facts=await _facts(desk, schedule),
         payload="" if schedule.get("payload") is None else desk.json_of(schedule["payload"]),
         shows_payloads=desk.rules.show_payloads,
         times=times_of(desk, schedule["cron"], schedule["timezone"]) if is_active else [],
@@ -134,7 +137,16 @@ def times_of(desk: WorkDesk, cron: str, timezone: str) -> list[DueTime]:
         return []
 
 
-def _row(desk: WorkDesk, schedule: Mapping[str, Any], strip: Sequence[FiringMark]) -> ScheduleRow:
+async def _tenant_labels(visit: Visit, schedules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the tenants of schedules are called, by id, as far as this person may list them."""
+    site, ids = visit.tenant_site, {str(one["tenant_id"]) for one in schedules if one.get("tenant_id")}
+    labels = await read_labels(visit, {site.meta.name: ids}) if site is not None and ids else {}
+    return {tenant: label for (_, tenant), label in labels.items()}
+
+
+def _row(
+    desk: WorkDesk, schedule: Mapping[str, Any], tenants: Mapping[str, str], strip: Sequence[FiringMark]
+) -> ScheduleRow:
     is_active = schedule["status"] == "active"
     due = read_instant(schedule.get("next_run_at"))
     now = desk.now()
@@ -142,7 +154,7 @@ def _row(desk: WorkDesk, schedule: Mapping[str, Any], strip: Sequence[FiringMark
     return ScheduleRow(
         url=desk.visit.url("-", "operations", "schedules", schedule["id"]),
         name=schedule["name"],
-        tenant=schedule.get("tenant_id") or "",
+        tenant=tenants.get(schedule.get("tenant_id") or "", schedule.get("tenant_id") or ""),
         words=describe(schedule["cron"], schedule["timezone"]),
         target=schedule["target"],
         status=schedule["status"],
@@ -160,8 +172,9 @@ def _lateness(desk: WorkDesk, schedule: Mapping[str, Any]) -> str:
     return span(now - due) if is_late and due is not None else ""
 
 
-def _facts(desk: WorkDesk, schedule: Mapping[str, Any]) -> list[tuple[str, str]]:
+async def _facts(desk: WorkDesk, schedule: Mapping[str, Any]) -> list[tuple[str, str]]:
     t = desk.visit.t
+    schedule = {**schedule, **await labels_of(desk, schedule)}
     facts = [
         (t("ops_cron"), f"{schedule['cron']} ({schedule['timezone']})"),
         (t("ops_target"), f"{schedule['kind']} {schedule['target']}"),
