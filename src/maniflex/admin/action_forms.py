@@ -122,7 +122,8 @@ def _variants(part: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
 
 def _kind_of(variants: Sequence[Mapping[str, Any]]) -> tuple[Kind, bool]:
     """The kind of a part, and whether it is a list of texts."""
-    of_value = next((one for one in variants if one.get("type") not in (None, "null")), {"type": "string"})
+    text: Mapping[str, Any] = {"type": "string"}
+    of_value = next((one for one in variants if one.get("type") not in (None, "null")), text)
     if of_value["type"] == "array":
         is_list = _find([of_value.get("items", {})], "type") == "string"
         return (Kind.TEXT if is_list else Kind.JSON), is_list

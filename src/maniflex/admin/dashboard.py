@@ -51,7 +51,7 @@ class DashboardView:
     cards: Sequence[CardTile]
     recent: Sequence[EventRow]
     audit_url: str
-    counts_url: str  # of the same page with its numbers, for browsers without scripts
+    counts_url: str  # of the same page with its numbers, for browsers without scripts; empty on that page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ async def show_dashboard(visit: Visit) -> Response:
         cards=cards,
         recent=await event_rows(visit, events),
         audit_url=visit.url("-", "audit"),
-        counts_url=f"{visit.root}/?counts=1",
+        counts_url="" if visit.param("counts") else f"{visit.root}/?counts=1",
     )
     return await visit.page("dashboard.html", view, title=visit.t("dashboard"))
 

@@ -123,8 +123,8 @@ async def _piped_person(visit: Visit) -> Person:
     name = str(auth.claims.get("email") or auth.claims.get("name") or auth.user_id)
     person = Person(auth=auth, name=name, csrf=visit.csrf_token, forwarded_headers=headers)
     if name == auth.user_id:
-        names = await account_names(replace(visit, person=person), [name])
-        person = replace(person, name=names.get(name, name))
+        labels = await account_names(replace(visit, person=person), [name])
+        person = replace(person, name=labels.get(name, name))
     return person
 
 

@@ -230,7 +230,7 @@ TEXTS: dict[str, str] = {
     "bulk_set_question": "Set {field} to {value}?",
     "bulk_set_to": "Set {field} to {value}.",
     "bulk_set_title": "Set {field}: {name}",
-    "bulk_set_count": "Of {count} records. The next page shows what would change.",
+    "bulk_set_count": "Records: {count}. The next page shows what would change.",
     "no_state_follows": "{field}: no other state can follow for any of these records.",
     "all_matching": "all",
     "bulk_question": "{name}: are you sure?",
