@@ -54,6 +54,6 @@ async def test_a_file_goes_with_the_record_that_is_handed_over(database_url: str
         assert await opened_to() == {url: [200, 404], by_key: [200, 404]}
         await server.db(Deed).update(deed["id"], tenant_id="B")
         assert await opened_to() == {url: [404, 200], by_key: [404, 404]}
-        error_of(await http.delete(by_key, headers=A), 409, "FILE_IN_USE")
+        error_of(await http.delete(by_key, headers=A), 404, "FILE_NOT_FOUND")  # it was A's, and is no more
         same = {"number": 2, "scan": deed["scan"]}
         assert data_of(await http.patch(f"/api/deeds/{deed['id']}", json=same, headers=B))["number"] == 2

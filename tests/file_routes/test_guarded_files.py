@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Server, file
+from maniflex import AuthInfo, Context, Model, Next, Run, Server, file
 from maniflex import field as column
 from maniflex.admin import ModelAdmin
 from maniflex.middleware import auth, db, response
@@ -290,6 +290,10 @@ class Wall(Model):
     plan: str | None = file(default=None, auto_delete=False)
 
 
+class Print(Model):
+    plate: str | None = file(default=None, upload="presigned")
+
+
 UPLOAD = ("a.png", PNG, "image/png")
 A, COLLEAGUE, STRANGER = (
     {"x-user": "a", "x-tenant": "red"},
@@ -300,7 +304,7 @@ A, COLLEAGUE, STRANGER = (
 
 @asynccontextmanager
 async def an_office(database: str) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    server = a_server("memory:", Letter, Chest, Form, Wall, Sheet)
+    server = a_server("memory:", Letter, Chest, Form, Wall, Sheet, Print)
     async with client(server, database=database) as http:
         yield server, http
 
@@ -319,8 +323,87 @@ async def test_a_file_that_no_record_names_is_its_uploaders(database_url: str) -
         own, anybodys = await upload(http, {"x-user": "a"}), (await server.files.store(PNG)).key
         assert await statuses(http, own, {"x-user": "a"}, {"x-user": "c"}, {}) == [200, 404, 404]
         assert await statuses(http, anybodys, A, STRANGER, {}) == [200, 200, 200]
-        of_tenant = await upload(http, A)
-        assert await statuses(http, of_tenant, A, COLLEAGUE, STRANGER, {}) == [200, 200, 404, 404]
+        in_tenant = await upload(http, A)
+        nameless = {"x-tenant": "red"}
+        others = (COLLEAGUE, STRANGER, nameless, {"x-user": "a"}, {})
+        assert await statuses(http, in_tenant, A, *others) == [200, 404, 404, 404, 404, 404]
+        for other in others:
+            answer = await http.post("/api/sheets", json={"scan": in_tenant}, headers=other)
+            error_of(answer, 422, "FILE_NOT_FOUND")
+            error_of(await http.delete(f"/api/files/{in_tenant}", headers=other), 404, "FILE_NOT_FOUND")
+        of_tenant = await upload(http, nameless)
+        assert await statuses(http, of_tenant, nameless, COLLEAGUE, STRANGER, {}) == [200, 200, 404, 404]
+        assert (await http.delete(f"/api/files/{in_tenant}", headers=A)).status_code == 204
+
+
+async def test_a_presigned_upload_is_its_callers_before_and_after_it_came(database_url: str) -> None:
+    async with an_office(database_url) as (_, http):
+        wish = {"filename": "a.png", "content_type": "image/png"}
+        target = data_of(await http.post("/api/prints/plate/upload-url", json=wish, headers=A))
+        key, others = target["key"], (COLLEAGUE, STRANGER, {})
+
+        async def refuse_others() -> None:
+            assert await statuses(http, key, *others) == [404, 404, 404]
+            for other in others:
+                answer = await http.post("/api/prints", json={"plate": key}, headers=other)
+                error_of(answer, 422, "FILE_NOT_FOUND")
+                error_of(await http.delete(f"/api/files/{key}", headers=other), 404, "FILE_NOT_FOUND")
+                put = await http.put(f"/api/files/{key}", content=PNG, headers=other)
+                error_of(put, 404, "FILE_NOT_FOUND")
+
+        await refuse_others()
+        sent = await http.request(target["method"], target["url"], content=PNG, headers=target["headers"])
+        assert sent.is_success
+        await refuse_others()
+        assert await statuses(http, key, A) == [200]
+        assert (await http.post("/api/prints", json={"plate": key}, headers=A)).status_code == 201
+
+
+async def test_what_code_stores_is_its_callers_in_requests_and_runs(database_url: str) -> None:
+    server = a_server("memory:", Sheet)
+
+    @server.work.handler("sheets.draw")
+    async def draw(run: Run) -> dict[str, str]:
+        return {"key": (await server.files.store(PNG, filename="a.png")).key}
+
+    @server.action("POST", "/drawings")
+    async def order(ctx: Context) -> dict[str, str]:
+        stored = await server.files.store(PNG, filename="a.png")
+        return {"key": stored.key, "run": str((await server.work.submit("sheets.draw")).id)}
+
+    async with client(server, database=database_url) as http:
+        made = data_of(await http.post("/api/drawings", headers=A))
+        await server.work.worker().drain()
+        result: Any = (await server.work.get(made["run"])).result
+        for key in (made["key"], result["key"]):
+            assert await statuses(http, key, A, COLLEAGUE, STRANGER, {}) == [200, 404, 404, 404]
+
+
+@pytest.mark.parametrize("reads", ["key", "owner", "record"])
+async def test_a_linked_file_out_of_reach_is_deleted_like_one_that_there_is_none_of(
+    database_url: str, reads: str
+) -> None:
+    server = a_server("memory:", Secret, files_read=reads)
+    server.pipeline.auth.register(auth.require_role("boss"), models=[Secret])
+    async with client(server, database=database_url) as http:
+        key = await upload(http, EVE)  # who may not read the record that names it
+        path = f"/api/files/{key}"
+        await server.db(Secret).create(scan=key)
+        of_none = error_of(await http.delete("/api/files/uploads/none", headers=EVE), 404, "FILE_NOT_FOUND")
+        for other in (EVE, {**EVE, "x-user": "bob"}, EVE_OF_BLUE, {}):
+            assert error_of(await http.delete(path, headers=other), 404, "FILE_NOT_FOUND") == of_none
+            assert await statuses(http, key, other) == [404]
+        assert (await http.delete(path, headers=ADA)).status_code == (409 if reads == "key" else 404)
+        error_of(await http.delete(path, headers={**EVE, "x-role": "admin"}), 409, "FILE_IN_USE")
+        assert await server.files.find(key)
+
+
+async def test_files_read_owner_means_the_person_and_not_the_tenant(database_url: str) -> None:
+    server = a_server("memory:", Sheet, files_read="owner")
+    async with client(server, database=database_url) as http:
+        key = await upload(http, A)
+        await server.db(Sheet).create(scan=key)
+        assert await statuses(http, key, A, COLLEAGUE, STRANGER, {}) == [200, 404, 404, 404]
 
 
 async def test_a_file_waits_with_its_deleted_record(database_url: str) -> None:
@@ -330,7 +413,7 @@ async def test_a_file_waits_with_its_deleted_record(database_url: str) -> None:
         assert await statuses(http, key, A, COLLEAGUE) == [200, 200]
         await http.delete(f"/api/letters/{letter.id}", headers=A)
         assert await statuses(http, key, A, COLLEAGUE) == [404, 404]
-        error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 403, "FILE_FORBIDDEN")
+        error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 422, "FILE_NOT_FOUND")
 
 
 async def test_what_no_client_may_read_opens_no_file(database_url: str) -> None:
@@ -339,7 +422,7 @@ async def test_what_no_client_may_read_opens_no_file(database_url: str) -> None:
             key = await upload(http, A)
             await server.db(model).create(**{name: key})
             assert await statuses(http, key, A, COLLEAGUE) == [404, 404], model
-            error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 403, "FILE_FORBIDDEN")
+            error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 422, "FILE_NOT_FOUND")
 
 
 async def test_a_kept_file_is_not_everybodys_again(database_url: str) -> None:
@@ -351,7 +434,7 @@ async def test_a_kept_file_is_not_everybodys_again(database_url: str) -> None:
             assert await statuses(http, key, COLLEAGUE, STRANGER, {}) == [404, 404, 404]
             for caller in (COLLEAGUE, {}):
                 answer = await http.post("/api/walls", json={"plan": key}, headers=caller)
-                error_of(answer, 403, "FILE_FORBIDDEN")
+                error_of(answer, 422, "FILE_NOT_FOUND")
         assert await statuses(http, own, A) == [200]
         assert (await http.post("/api/walls", json={"plan": own}, headers=A)).status_code == 201
 
@@ -376,6 +459,6 @@ async def test_a_version_is_restored_by_whoever_may_change_the_record(database_u
         path = f"/api/sheets/{sheet['id']}"
         other = {"x-user": "c"}
         data_of(await http.patch(path, json={"scan": None}, headers=other))
-        error_of(await http.patch(path, json={"scan": key}, headers=other), 403, "FILE_FORBIDDEN")
+        error_of(await http.patch(path, json={"scan": key}, headers=other), 422, "FILE_NOT_FOUND")
         data_of(await http.post(f"{path}/history/1/restore", headers=other))
         assert (await http.get(f"{path}/scan", headers=other)).content == PNG

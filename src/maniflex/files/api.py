@@ -212,7 +212,7 @@ class Files(DeclaredPart):
 
     async def delete(self, key: str) -> None:
         """Give up a file that no record names: `FileInUse` while one does, `FileNotFound` without a file."""
-        await self.desk.discard(key, await self._owner(), is_admin=True)
+        await self.desk.discard(key)
 
     async def sweep(self) -> CleanReport:
         """Remove now what was given up, and what nobody named in time."""

@@ -393,13 +393,11 @@ class FileDesk:
             after_commit_once(tx, self.on_condemned)
         return condemned_keys
 
-    async def discard(self, key: str, owner: Owner, *, is_admin: bool = False) -> None:
-        """Give up one file for its owner: `FileInUse` while a record names it, 404 for anybody else."""
+    async def discard(self, key: str) -> None:
+        """Give up one file: `FileInUse` while a record names it. Who may, the caller has judged."""
         file = await self.find(key)
         # A pending one is left to expire: a client may still have a URL to upload it to.
         if file is None or file.state not in (FileState.STORED, FileState.LINKED):
-            raise FileNotFound()
-        if not is_admin and (not file.scope or file.scope != owner.scope):
             raise FileNotFound()
         if not await self._condemn((key,)):
             raise FileInUse()

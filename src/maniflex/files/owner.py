@@ -16,36 +16,47 @@ from maniflex.query.query import Forced
 
 
 class Owner(NamedTuple):
-    """A caller, as the rows of files note it; an empty scope is nobody's, so anybody may name the key."""
+    """A caller, as the rows of files note it; an empty scope is nobody's, so anybody may name the key.
+
+    A quota counts the files of a scope; a file that no record names is also its actor's alone, if it has one.
+    """
 
     scope: str = ""
     tenant_id: str | None = None
     actor_id: str | None = None
     name: str = ""  # what the scope is a hash of: what `file_scope` says, the tenant or the user
+    is_shared: bool = False  # `file_scope` said the scope, so all whom it gives one text are one owner
 
 
 NOBODY = Owner()
 
 
-def is_uploader(file: StoredFile, owner: Owner) -> bool:
-    """Whether a file that no record names is this caller's.
+def is_owner(file: StoredFile, owner: Owner) -> bool:
+    """Whether a file is this caller's: it was uploaded in this scope, by this person if by one with an id."""
+    if not file.scope or file.scope != owner.scope:
+        return False
+    return owner.is_shared or file.actor_id is None or file.actor_id == owner.actor_id
 
-    One that a record has named was behind the rules of that record, so of a tenant it is not everybody's
-    again, and nobody's, not even an anonymous caller's, if nobody in particular uploaded it.
+
+def is_uploader(file: StoredFile, owner: Owner) -> bool:
+    """Whether a file that no record names is open to this caller: it is this caller's, or nobody's.
+
+    One that a record has named was behind the rules of that record, so it is only the person's who uploaded
+    it, and nobody's, not even an anonymous caller's, if nobody in particular did.
     """
     if file.was_linked:
         return bool(file.scope) and (file.scope, file.actor_id) == (owner.scope, owner.actor_id)
-    return not file.scope or file.scope == owner.scope
+    return not file.scope or is_owner(file, owner)
 
 
 async def owner_of(ctx: Context, file_scope: Callable[..., Any] | None = None) -> Owner:
-    """Whose the uploads of a request are: of its tenant, else its user, else its bounds, else nobody's."""
+    """Whose the uploads of a request are; the scope is that of its tenant, else its user, else its bounds."""
     auth = ctx.auth
     tenant, actor = (None, None) if auth is None else (auth.tenant_id or None, auth.user_id or None)
     if file_scope is not None:
         outcome = file_scope(ctx)
         scope = await outcome if inspect.isawaitable(outcome) else outcome
-        return Owner(_hash("scope", scope) if scope else "", tenant, actor, str(scope or ""))
+        return Owner(_hash("scope", scope) if scope else "", tenant, actor, str(scope or ""), is_shared=True)
     return Owner(_scope(tenant, actor) or _forced_scope(ctx), tenant, actor, tenant or actor or "")
 
 

@@ -13,7 +13,7 @@ from maniflex.db.store import Store
 from maniflex.errors import FileNotFound, RequestError, UnusableScope
 from maniflex.files.desk import NO_RULES, FileDesk
 from maniflex.files.model import StoredFile
-from maniflex.files.owner import is_uploader, owner_of
+from maniflex.files.owner import is_owner, is_uploader, owner_of
 from maniflex.files.store import Link
 from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_field
 from maniflex.model.meta import ModelMeta
@@ -124,7 +124,7 @@ class FileAccess:
         if file is None or not _is_of_tenant(ctx, file):
             raise FileNotFound()
         owner = await owner_of(ctx, config.file_scope)
-        if config.files_read == "owner" and file.scope and file.scope != owner.scope:
+        if config.files_read == "owner" and file.scope and not is_owner(file, owner):
             raise FileNotFound()
         if config.files_read == "record" and asked.links:
             raise FileNotFound()
@@ -132,12 +132,21 @@ class FileAccess:
         if not may_read:
             raise FileNotFound()
 
-    async def refuse_other_tenants(self, ctx: Context, key: str) -> None:
-        """404 for a caller of one tenant and a file of another, whatever the caller's role."""
-        if ctx.auth is None or not ctx.auth.tenant_id:
+    async def require_deletable(self, ctx: Context, key: str) -> None:
+        """404 unless the caller may read the file and it is somebody's; `files_admin_role` may delete any.
+
+        A caller of one tenant deletes no file of another, whatever the caller's role.
+        """
+        asked = await self.look_up(ctx, key)
+        if asked.file is None:
+            raise FileNotFound()
+        if ctx.has_role(self._desk.config.files_admin_role):
+            is_bound = ctx.auth is not None and bool(ctx.auth.tenant_id)
+            if is_bound and not _is_of_tenant(ctx, asked.file):
+                raise FileNotFound()
             return
-        file = await self._desk.find(key)
-        if file is not None and not _is_of_tenant(ctx, file):
+        await self.require_readable(ctx, asked)
+        if not asked.links and not asked.file.scope:
             raise FileNotFound()
 
     async def is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:

@@ -233,9 +233,8 @@ class _SingleFileRoutes:
     async def delete(self, ctx: Context) -> None:
         """Give up a file that no record names."""
         key = self._key_of(ctx)
-        owner = await owner_of(ctx, self._desk.config.file_scope)
-        await self._access.refuse_other_tenants(ctx, key)
-        await self._desk.discard(key, owner, is_admin=ctx.has_role(self._desk.config.files_admin_role))
+        await self._access.require_deletable(ctx, key)
+        await self._desk.discard(key)
         ctx.response = Response(204)
 
     @property
