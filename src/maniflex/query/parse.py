@@ -163,9 +163,16 @@ class _QueryReader:
     def _add_includes(self, text: str) -> None:
         for name in text.split(","):
             first, dot, rest = name.partition(".")
+            self._check_depth(name)
             inner = self._includes.setdefault(first, {})
             if dot:
                 inner[rest] = None
+
+    def _check_depth(self, name: str) -> None:
+        """Refuse what goes too deep by that alone, whether or not there is such a relation."""
+        levels, most = name.count(".") + 1, self._limits.include_depth
+        if levels > most:
+            raise InvalidQuery(f"include: {name!r} goes {levels} levels deep, and {most} is the most")
 
     def _search(self, text: str) -> None:
         fields = [f for f in self._query.model.fields if f.searchable and not f.secret]
@@ -238,15 +245,15 @@ class _QueryReader:
         return self._conditions.condition(name, word, value, "filter")
 
     def _include(self, name: str, inner: tuple[str, ...]) -> Include:
-        return self._build_include(name, inner, self._query.model, self._limits.include_depth)
+        return self._build_include(name, inner, self._query.model)
 
-    def _build_include(self, name: str, inner: tuple[str, ...], model: ModelMeta, depth: int) -> Include:
+    def _build_include(self, name: str, inner: tuple[str, ...], model: ModelMeta) -> Include:
         relation = model.relations.get(name)
         target = None if relation is None else self._query.models.get(relation.target)
         is_open = relation is not None and shows(
             model, relation, self._query.models, hides=self._hiding.hides
         )
-        if relation is None or target is None or depth < 1 or not is_open:
+        if relation is None or target is None or not is_open:
             raise InvalidQuery(f"include: {name!r} is not a relation that can be included")
         below: dict[str, dict[str, None]] = {}
         for item in inner:
@@ -254,9 +261,7 @@ class _QueryReader:
             more = below.setdefault(first, {})
             if dot:
                 more[rest] = None
-        return Include(
-            relation, tuple(self._build_include(n, tuple(i), target, depth - 1) for n, i in below.items())
-        )
+        return Include(relation, tuple(self._build_include(n, tuple(i), target) for n, i in below.items()))
 
     def _check_sizes(self) -> None:
         in_groups = sum(len(group) for group in self._groups.values())
