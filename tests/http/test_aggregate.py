@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, WithDeletedAt, field
+from maniflex.middleware import db
 from maniflex.testing import client
 from tests.kit.http import data_of, error_of
 
@@ -522,3 +523,72 @@ async def test_code_is_bound_by_what_the_request_was_bound_to(database_url: str)
         await http.get("/api/orders")
 
     assert seen == [{"count": 1}, {"count": 2}]
+
+
+LINES = [
+    ("select=count", {"select": [{"op": "count"}]}),
+    ("select=count(*)", {"select": [{"op": "count"}]}),
+    ("select=COUNT(distinct%20status)", {"select": [{"op": "count_distinct", "field": "status"}]}),
+    ("select=status,sum(total)", {"select": [{"op": "sum", "field": "total"}], "group_by": ["status"]}),
+    ("select=max:units", {"select": [{"op": "max", "field": "units"}]}),
+    ("sum=total", {"select": [{"op": "sum", "field": "total"}]}),
+    ("count", {"select": [{"op": "count"}]}),
+    ("op=count&group_by=status", {"select": [{"op": "count"}], "group_by": ["status"]}),
+    ("group_by=status", {"select": [{"op": "count"}], "group_by": ["status"]}),
+    (
+        "select=count&sort=count:desc&limit=2&group_by=status",
+        {
+            "select": [{"op": "count"}],
+            "group_by": ["status"],
+            "order_by": [{"field": "count", "direction": "desc"}],
+            "limit": 2,
+        },
+    ),
+    ("aggregate=count", {"select": [{"op": "count"}]}),
+    ("", {"select": [{"op": "count"}]}),
+]
+
+
+@pytest.mark.parametrize("scoped", [False, True])
+async def test_what_says_it_in_another_way_is_told_a_line_that_works(sqlite_url: str, scoped: bool) -> None:
+    server = Server()
+    if scoped:  # a rule that reads the query string before its own step does
+        server.pipeline.db.register(db.force_filter("tenant", lambda ctx: "a"), models=["Order"])
+    async with orders(sqlite_url, server=server) as http:
+        for query, spec in LINES:
+            error = error_of(await http.get(f"/api/orders/aggregate?{query}"), 400, "INVALID_QUERY")
+            assert "is not a field" not in error["message"], query
+            line = error["message"].partition("aggregate={")[2]
+            assert json.loads("{" + line) == spec, query
+            assert (await http.get("/api/orders/aggregate", params={"aggregate": "{" + line})).is_success
+
+
+async def test_a_function_without_its_field_is_told_the_entry_to_write(sqlite_url: str) -> None:
+    async with orders(sqlite_url) as http:
+        for op in ("sum", "avg", "min", "max", "count_distinct"):
+            entry = f'{{"op":"{op}","field":"<field>"}}'
+            for item in (op, {"op": op}, f"{op}()"):
+                spec = json.dumps({"select": [item]})
+                error = error_of(
+                    await http.get("/api/orders/aggregate", params={"aggregate": spec}), 400, "INVALID_QUERY"
+                )
+                assert error["message"].endswith(f"write {entry}"), item
+            error = error_of(await http.get(f"/api/orders/aggregate?select={op}"), 400, "INVALID_QUERY")
+            assert error["message"].endswith(f'write aggregate={{"select":[{entry}]}}')
+        for text, words in (
+            ('{"select":"sum(total)"}', 'select: a list, like [{"op":"sum","field":"total"}]'),
+            ('{"select":["sum(total)"]}', "write " + '{"op":"sum","field":"total"}'),
+            ('{"select":[{"field":"total"}]}', 'like {"op":"sum","field":"<field>"}'),
+        ):
+            answer = await http.get("/api/orders/aggregate", params={"aggregate": text})
+            assert error_of(answer, 400, "INVALID_QUERY")["message"].endswith(words)
+
+
+async def test_a_list_that_is_asked_for_a_count_names_the_route_that_counts(sqlite_url: str) -> None:
+    async with orders(sqlite_url) as http:
+        error = error_of(await http.get("/api/orders?select=count"), 400, "INVALID_QUERY")
+        assert error["message"].endswith(
+            '; /api/orders/aggregate computes it: aggregate={"select":[{"op":"count"}]}'
+        )
+        error = error_of(await http.get("/api/plains?select=count"), 400, "INVALID_QUERY")
+        assert error["message"] == "select: 'count' is not a field"

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Next, Server, field
+from maniflex import Context, DeclarationError, Model, Next, Server, field, file, has_many
 from maniflex.middleware import response
 from maniflex.testing import client
 
@@ -139,6 +139,74 @@ async def test_one_record_takes_them_no_more_than_a_list() -> None:
         path = f"/api/books/{book['id']}"
         assert message_of(await http.get(f"{path}?fields=title")).endswith("write select=title")
         assert (await http.get(f"{path}?tab=1")).status_code == 200
+
+
+class Paper(Model, export=True, aggregate=True, versioned=True):
+    """Its fields are called like what routes of their own read."""
+
+    format: str = field(filterable=True, default="")
+    aggregate: str = ""
+    download: str = field(filterable=True, default="")
+    scan: str | None = file(default=None)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_what_another_route_of_the_model_reads_is_refused_with_the_line_to_write(strict: bool) -> None:
+    server = Server("sqlite:///:memory:", storage="memory:", strict_params=strict)
+    server.register(Paper, Book)
+    async with client(server) as http:
+        answer = await http.post("/api/papers", data={"format": "a4"}, files={"scan": ("a", b"a")})
+        paper = answer.json()["data"]["id"]
+        count = 'aggregate={"select":[{"op":"count"}]}'
+        as_of = f"as_of={answer.json()['data']['created_at']}"
+        for path in ("/api/papers?", f"/api/papers/{paper}?", f"/api/papers?{as_of}&"):
+            told = message_of(await http.get(f"{path}format=a4"))
+            here = "there is no parameter 'format' here; write filter=format:eq:a4"
+            assert told == f"{here}; /api/papers/export takes it"
+            assert "filter=download:eq:1; /api/papers/{id}/{field} t" in message_of(
+                await http.get(f"{path}download=1")
+            )
+            told = message_of(await http.get(f"{path}{count}"))
+            assert "is not a field that can be filtered by; /api/papers/aggregate takes it" in told
+        told = message_of(await http.get("/api/books?format=csv"))
+        assert told == "there is no parameter 'format' here; /api/books/export takes it"
+        assert "aggregate takes it" in message_of(await http.get(f"/api/papers/export?{count}"))
+        assert "export takes it" in message_of(await http.get(f"/api/papers/aggregate?{count}&format=csv"))
+
+        assert (await http.get("/api/papers/export?format=csv")).status_code == 200
+        assert (await http.get(f"/api/papers/aggregate?{count}")).json()["data"] == [{"count": 1}]
+        assert (await http.get(f"/api/papers/{paper}/scan?download=1")).content == b"a"
+        assert len((await http.get("/api/papers?filter=format:eq:a4")).json()["data"]) == 1
+
+
+async def test_a_declared_name_passes_though_another_route_reads_it() -> None:
+    server = Server("sqlite:///:memory:")
+    server.register(Paper)
+
+    @server.pipeline.service.middleware(models=[Paper], params=["format"])
+    async def note(ctx: Context, next: Next) -> None:
+        ctx.add_header("x-format", ctx.query_param("format"))
+        await next()
+
+    async with client(server) as http:
+        assert (await http.get("/api/papers?format=a4")).headers["x-format"] == "a4"
+
+
+async def test_an_include_that_goes_too_deep_is_told_so() -> None:
+    class Ticket(Model):
+        remarks: list[Remark] = has_many()
+
+    class Remark(Model):
+        ticket_id: str
+
+    server = Server("sqlite:///:memory:")
+    server.register(Ticket, Remark)
+    async with client(server) as http:
+        assert (await http.get("/api/tickets?include=remarks.ticket")).status_code == 200
+        for name in ("remarks.ticket.remarks", "remarks.ticket.nothing"):  # whatever there is
+            for path in ("/api/tickets", "/api/tickets/x"):
+                told = message_of(await http.get(f"{path}?include={name}"))
+                assert told == f"include: {name!r} goes 3 levels deep, and 2 is the most"
 
 
 async def test_declared_parameters_are_in_the_description() -> None:

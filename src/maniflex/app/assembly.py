@@ -34,6 +34,7 @@ from maniflex.http.layers import Surroundings
 from maniflex.http.observing import Observed
 from maniflex.http.routing import Router
 from maniflex.middleware.auth.csrf_cover import forgery_problems
+from maniflex.model.file_field import file_fields
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
@@ -251,10 +252,15 @@ def _own_parameters(config: Config, pipeline: Pipeline, store: Store) -> OwnPara
     names = {
         name for r in registrations if r.models is None or store.meta.name in r.models for name, _ in r.params
     }
-    options = store.meta.options
-    features = {"format": options.export, "aggregate": options.aggregate, "download": True}
-    names |= {name for name, is_used in features.items() if is_used}
-    return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded)
+    options, base = store.meta.options, f"{config.path_prefix}/{store.meta.table}"
+    has_files = any(not f.hidden for f, _ in file_fields(store.meta))
+    features = {
+        "format": f"{base}/export" if options.export else "",
+        "aggregate": f"{base}/aggregate" if options.aggregate else "",
+        "download": f"{base}/{{id}}/{{field}}" if has_files else "",
+    }
+    elsewhere = {name: route for name, route in features.items() if route}
+    return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded, elsewhere)
 
 
 def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:

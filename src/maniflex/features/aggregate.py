@@ -23,16 +23,30 @@ from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import reach_again
 from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
-from maniflex.query.aggregate import ALIAS, DEFAULT_GROUPS, FITTING, KEYS, MOST_GROUPS, Fn, read
+from maniflex.query.aggregate import (
+    ALIAS,
+    DEFAULT_GROUPS,
+    FITTING,
+    KEYS,
+    MOST_GROUPS,
+    Fn,
+    entry_for,
+    read,
+    show_json,
+)
 from maniflex.query.conditions import is_open
 from maniflex.query.operators import ALIASES, OPERATORS, Op
 from maniflex.query.parse import pairs
 
 _OF_LISTS = ("page", "limit", "sort", "select", "include", "cursor")
+_OF_OTHERS = frozenset({"group_by", "groupby", "order_by", "having", "op", *Fn})
+_EXAMPLE = 'aggregate={"select":[{"op":"count"}]}'
+_LONGEST_LINE = 300
 
 
 def aggregate_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
@@ -49,6 +63,7 @@ def aggregate_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endp
             operation,
             model=model,
             defaults=computing,
+            outer=[("aggregate", step.refuse_other_grammar)],
             respond=step.respond,
             about=docs,
         )
@@ -68,12 +83,24 @@ class _Aggregate:
         transforms = runtime.transforms.get(model.cls, ())
         self._transforms = [t for t in transforms if t.covers(Operation.LIST)]
 
+    async def refuse_other_grammar(self, ctx: Context, call_next: Next) -> None:
+        """Refuse the parameters of lists, and those that say in another way what to compute.
+
+        It stands before all steps, because rules of the auth step read the query string as that of a list.
+        """
+        query_string = ctx.scope["query_string"]
+        if query_string:
+            parameters, own = pairs(query_string), self._store.listings.own.names
+            for name, _ in parameters:
+                if name in _OF_LISTS or (name in _OF_OTHERS and name not in own):
+                    line = _line(parameters)
+                    raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate; write {line}")
+        await call_next()
+
     async def deserialize(self, ctx: Context) -> None:
-        parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
-        for name, _ in parameters:
-            if name in _OF_LISTS:
-                raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
-        query, spec = ctx.current_query(), await _spec(ctx, parameters)
+        query_string = ctx.scope["query_string"]
+        self._store.listings.refuse_misplaced(query_string, taken="aggregate")
+        query, spec = ctx.current_query(), await _spec(ctx, pairs(query_string) if query_string else [])
         if self._store.listings.guarded:
             read_spec = partial(read, spec, query, self.limits)
             ctx.aggregation = await ctx.runtime.redactions.read(ctx, read_spec)
@@ -121,6 +148,33 @@ class _Aggregate:
             ctx.response = response
 
 
+def _line(parameters: Sequence[tuple[str, str]]) -> str:
+    """The parameter that says what these were meant to: `select=status,sum(total)&limit=5`."""
+    spec: dict[str, Any] = {"select": [], "group_by": []}
+    for name, value in parameters:
+        if name in ("select", "op", "aggregate"):
+            words = [word.strip() for word in value.split(",")]
+            entries = {word: entry_for(word) for word in words}
+            spec["select"] += [entry for entry in entries.values() if entry is not None]
+            spec["group_by"] += [word for word, entry in entries.items() if entry is None]
+        elif name in tuple(Fn):
+            spec["select"].append(entry_for(f"{name}:{value}"))
+        elif name in ("group_by", "groupby", "group"):
+            spec["group_by"] += value.split(",")
+        elif name in ("sort", "order_by"):
+            terms = (term.partition(":") for term in value.split(","))
+            spec["order_by"] = [
+                {"field": term, "direction": "desc" if way == "desc" else "asc"} for term, _, way in terms
+            ]
+        elif name == "limit" and value.isascii() and value.isdigit() and len(value) < 5:
+            spec["limit"] = int(value)
+    spec["select"] = [entry for entry in spec["select"] if entry is not None] or [{"op": "count"}]
+    spec["group_by"] = list(dict.fromkeys(name for name in spec["group_by"] if ALIAS.fullmatch(name)))
+    spec["order_by"] = [term for term in spec.get("order_by", ()) if ALIAS.fullmatch(term["field"])]
+    line = f"aggregate={show_json({part: value for part, value in spec.items() if value})}"
+    return line if len(line) <= _LONGEST_LINE else _EXAMPLE
+
+
 async def _spec(ctx: Context, parameters: Sequence[tuple[str, str]]) -> Any:
     """The JSON of the request, from the one place that has it."""
     texts = [value for name, value in parameters if name == "aggregate"]
@@ -128,13 +182,16 @@ async def _spec(ctx: Context, parameters: Sequence[tuple[str, str]]) -> Any:
         ctx.raw_body = await read_body(ctx)
     body = ctx.raw_body
     if len(texts) + bool(body) != 1:
-        raise InvalidQuery("aggregate: say once what to compute, in ?aggregate= or in a JSON body")
+        raise InvalidQuery(
+            f"aggregate: say once what to compute, in a JSON body or in the query string: {_EXAMPLE}"
+        )
     if body:
         return await ctx.parse_body(_json.loads, exact=True)
     try:
         return _json.loads(texts[0].encode(), exact=True)
     except InvalidJson as error:
-        raise InvalidQuery(f"aggregate: {error.message.replace('the body', 'the value')}") from None
+        problem = error.message.replace("the body", "the value")
+        raise InvalidQuery(f"aggregate: {problem}; write {_line(parameters)}") from None
 
 
 def _has_body(ctx: Context) -> bool:

@@ -152,6 +152,7 @@ class PastSteps:
         if count > 1:
             raise InvalidQuery("as_of: one moment at a time")
         moment = read_moment(text, ctx.now())
+        self._store.listings.refuse_misplaced(ctx.scope["query_string"])
         query = ctx.current_query()
         for name, is_there in (
             ("include", bool(query.includes)),

@@ -140,6 +140,7 @@ class Export:
 
     def deserialize(self, ctx: Context) -> None:
         self._format(ctx)
+        self._store.listings.refuse_misplaced(ctx.scope["query_string"], taken="format")
         query = ctx.current_query()
         if query.includes:
             raise InvalidQuery("include: an export has no related records")

@@ -7,6 +7,7 @@ client gets one and the same answer for a field that is unknown, secret or not o
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,13 @@ MOST_GROUPS = 1000
 _PARTS = ("select", "group_by", "where", "having", "order_by", "limit")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
+
+
+_CALL = re.compile(
+    r"(\w{1,20})(?:\s*[(:]\s*(distinct\s+)?([\w.]{1,60}|\*)?\s*\)?)?", re.ASCII | re.IGNORECASE
+)
+_COUNT = {"op": "count"}
+_SHAPE = 'select: an entry has op, field and as, like {"op":"sum","field":"<field>"}'
 
 
 class Fn(StrEnum):
@@ -114,7 +122,7 @@ def read(spec: Any, query: Query, limits: Limits, hiding: Hiding = NOTHING) -> A
     ):
         entries = spec.get(part)
         if entries is not None and not isinstance(entries, list):
-            raise InvalidQuery(f"{part}: a list")
+            raise InvalidQuery(f"{part}: a list{_hint_of_list(part, entries)}")
         if len(entries or ()) > most:
             raise InvalidQuery(f"{part}: at most {most}")
     limit = spec.get("limit")
@@ -171,7 +179,7 @@ class _AggregateReader:
             measures = tuple(self._measure(item) for item in select or ())
             order = tuple(self._order(item) for item in order_by or ())
             if not measures:
-                raise InvalidQuery("select: say what to compute, like {'op': 'count'}")
+                raise InvalidQuery(f"select: say what to compute, like {show_json(_COUNT)}")
         except InvalidQuery as error:  # names alone: no value of a client is in these parts
             raise self._conditions.blame(error) from None
         filters = self._conditions.conditions(where)
@@ -189,7 +197,7 @@ class _AggregateReader:
         word, name, alias = _measure_parts(item)
         fn = _function(word)
         if name is None and fn is not Fn.COUNT:
-            raise InvalidQuery(f"select: {fn} needs a field")
+            raise InvalidQuery(f"select: {fn} needs a field; write {show_json(_entry_of(fn))}")
         field = None if name is None else self._conditions.field(name, "select")
         if field is not None and field.kind not in FITTING[fn]:
             raise InvalidQuery(f"select: {fn} does not work on {name!r}")
@@ -230,20 +238,50 @@ def _measure_parts(item: Any) -> tuple[Any, Any, Any]:
         return item, None, None
     if isinstance(item, Mapping):
         if "op" not in item or [key for key in item if key not in ("op", "field", "as")]:
-            raise InvalidQuery("select: an entry has op, field and as")
+            raise InvalidQuery(_SHAPE)
         return item["op"], item.get("field"), item.get("as")
     if isinstance(item, Sequence) and 1 <= len(item) <= 3:
         op, field, alias = (*item, None, None)[:3]
         return op, field, alias
-    raise InvalidQuery("select: an entry has op, field and as")
+    raise InvalidQuery(_SHAPE)
 
 
 def _function(word: Any) -> Fn:
     try:
         return Fn(word)
     except ValueError:
-        hint = _hint(word, [fn.value for fn in Fn]) or f"; op is one of {', '.join(Fn)}"
+        entry = entry_for(word) if isinstance(word, str) else None
+        hint = "" if entry is None else f"; write {show_json(entry)}"
+        hint = hint or _hint(word, [fn.value for fn in Fn]) or f"; op is one of {', '.join(Fn)}"
         raise InvalidQuery(f"select: there is no op {word!r}{hint}") from None
+
+
+def entry_for(text: str) -> dict[str, str] | None:
+    """The entry of `select` that `count`, `count(*)`, `sum(total)` or `sum:total` means; None for others."""
+    match = _CALL.fullmatch(text.strip())
+    if match is None or match[1].lower() not in tuple(Fn):
+        return None
+    fn = Fn(match[1].lower())
+    if fn is Fn.COUNT and match[2]:
+        fn = Fn.COUNT_DISTINCT
+    return _entry_of(fn, (match[3] or "").strip("*"))
+
+
+def _entry_of(fn: Fn, name: str = "") -> dict[str, str]:
+    """An entry of `select`; the field that it needs and nobody named is a place to fill in."""
+    if not name and fn is Fn.COUNT:
+        return _COUNT
+    return {"op": fn.value, "field": name or "<field>"}
+
+
+def show_json(value: Any) -> str:
+    """The value as a client writes it."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _hint_of_list(part: str, value: Any) -> str:
+    entry = entry_for(value) if part == "select" and isinstance(value, str) else None
+    return "" if part != "select" else f", like {show_json([entry or _COUNT])}"
 
 
 def _hint(name: Any, known: Iterable[str]) -> str:

@@ -12,8 +12,8 @@ whether all others are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from string import punctuation, whitespace
 from urllib.parse import unquote_plus
@@ -23,6 +23,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
+from maniflex.query.aggregate import entry_for, show_json
 from maniflex.query.conditions import ConditionReader
 from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.operators import Takes, operator
@@ -35,9 +36,12 @@ _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 class OwnParameters:
     """The parameters of a model's requests that are no part of the grammar."""
 
-    names: frozenset[str] = frozenset()  # declared by `params=`, or read by a feature such as exports
+    names: frozenset[str] = frozenset()  # declared by `params=`
     strict: bool = False  # all others are refused
     unnamed: Collection[FieldMeta] = ()  # fields of which no message may tell, for some callers have none
+    # What one route of the model alone reads, such as `format`, and that route; the others refuse it by
+    # `refuse_misplaced`, because all of them share what was read of a query string.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse(
@@ -51,6 +55,14 @@ def parse(
     """The query a request asks for; to its caller, fields that are hidden or closed do not exist."""
     query = Query(model, {model.name: model} if models is None else models)
     return _QueryReader(query, limits, hiding, own).read(query_string) if query_string else query
+
+
+def refuse_misplaced(query_string: bytes, model: ModelMeta, own: OwnParameters, taken: str = "") -> None:
+    """`InvalidQuery` for a parameter that another route of the model reads; `taken` is what this one does."""
+    reader = _QueryReader(Query(model, {model.name: model}), DEFAULT_LIMITS, NOTHING, own)
+    for key, value in pairs(query_string):
+        if key in own.elsewhere and key != taken and key not in own.names:
+            reader.refuse_misplaced(key, value)
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -96,7 +108,7 @@ class _QueryReader:
                 handle(self, value)
             elif key.startswith("filter["):
                 self._group(key, value)
-            elif key not in self._own.names:
+            elif key not in self._own.names and key not in self._own.elsewhere:
                 self._refuse_stranger(key, value)
         self._check_sizes()
         groups = (AnyOf(tuple(group)) for group in self._groups.values())
@@ -157,8 +169,16 @@ class _QueryReader:
             field = self._query.model.by_api.get(name)
             if field is None or not field.visible or self._hiding.hides(field):
                 hint = self._conditions.hint(self._query.model, name, _is_visible, self._hiding.hides)
+                hint = hint or self._hint_of_aggregate(name)
                 raise InvalidQuery(f"select: {name!r} is not a field{hint}")
             self._selected.append(field)
+
+    def _hint_of_aggregate(self, name: str) -> str:
+        """Where `count` or `sum(total)` is computed, if it is."""
+        path, entry = self._own.elsewhere.get("aggregate"), entry_for(name)
+        if path is None or entry is None:
+            return ""
+        return f"; {path} computes it: aggregate={show_json({'select': [entry]})}"
 
     def _add_includes(self, text: str) -> None:
         for name in text.split(","):
@@ -202,6 +222,13 @@ class _QueryReader:
             problem = did_you_mean(key, {*PARAMETERS, *self._own.names})
         if problem is not None:
             raise InvalidQuery(f"there is no parameter {key!r}{problem}")
+
+    def refuse_misplaced(self, key: str, value: str) -> None:
+        """Refuse a name that another route reads, with the line to write for a field of that name."""
+        problem = self._problem_of_field(key, value) or ""
+        raise InvalidQuery(
+            f"there is no parameter {key!r} here{problem}; {self._own.elsewhere[key]} takes it"
+        )
 
     def _problem_of_field(self, key: str, value: str) -> str | None:
         """The line to write for `title=x`, `title__contains=x`, `title[gt]=5` or `title_gte=5`."""

@@ -17,7 +17,7 @@ from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.hiding import NOTHING, AskedFields, Hiding
-from maniflex.query.parse import OwnParameters, parse
+from maniflex.query.parse import OwnParameters, parse, refuse_misplaced
 from maniflex.query.query import ClientQuery, Cursor, Forced, Models, Query, models_reached
 from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
@@ -223,6 +223,11 @@ class Listings:
         limits = replace(self._limits, path_depth=0)
         text = urlencode(pairs).encode()
         return ClientQuery(parse(text, self._model.meta, self._models, limits, hiding))
+
+    def refuse_misplaced(self, query_string: bytes, taken: str = "") -> None:
+        """`InvalidQuery` for a parameter that another route of the model reads, and not this one."""
+        if query_string and self.own.elsewhere:
+            refuse_misplaced(query_string, self._model.meta, self.own, taken)
 
 
 class _Parts:

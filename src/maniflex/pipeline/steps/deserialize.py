@@ -20,17 +20,22 @@ class Deserialize:
     def __init__(self, store: Store) -> None:
         meta = store.meta
         self._listing = store.listings.get
+        self._refuse_misplaced = store.listings.refuse_misplaced if store.listings.own.elsewhere else None
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
 
     def query(self, ctx: Context) -> None:
+        if self._refuse_misplaced is not None:
+            self._refuse_misplaced(ctx.scope["query_string"])
         if ctx._query is None:
             ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
             ctx._query = listing.query
 
     def selection(self, ctx: Context) -> None:
         """A single record takes `include`, `select` and filters; order and paging mean nothing to it."""
+        if self._refuse_misplaced is not None:
+            self._refuse_misplaced(ctx.scope["query_string"])
         if ctx._query is None and ctx.scope["query_string"]:
             ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
             ctx._query = listing.query
