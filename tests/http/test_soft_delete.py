@@ -22,6 +22,7 @@ from maniflex import (
     with_transaction,
 )
 from maniflex.admin import Inline, ModelAdmin
+from maniflex.middleware import response
 from maniflex.model.meta import SoftDelete
 from maniflex.testing import FakeClock, client
 from tests.kit.http import created, data_of, error_of, serving, total
@@ -339,3 +340,42 @@ async def test_neither_forms_nor_files_of_lines_nor_the_panel_write_a_marker(sql
         rows = await server.raw_query("SELECT title, gone FROM books ORDER BY title")
     assert {row["title"] for row in rows} >= {"form", "inline", "panel"}
     assert [row["title"] for row in rows if row["gone"]] == []
+
+
+class Open(Model, soft_delete=True, aggregate=True, export=True):
+    text: str = ""
+
+
+class Closed(Model, soft_delete=True, aggregate=True, export=True):
+    text: str = ""
+    deleted_at: datetime | None = field(default=None)
+
+
+class Unseen(Model, WithDeletedAt, aggregate=True, export=True):
+    text: str = ""
+    deleted_at: datetime | None = field(default=None, hidden=True)
+
+
+async def test_a_marker_that_a_caller_may_not_filter_by_opens_no_deleted_row(database_url: str) -> None:
+    server = Server()
+    server.register(Open, Closed, Unseen)
+    rule = response.redact_field("deleted_at", lambda ctx: ctx.header("x-admin") is None)
+    server.pipeline.response.register(rule, models=[Open])
+    where = '{"select":[{"op":"count"}],"where":[{"field":"deleted_at","operator":"not_null"}]}'
+    async with client(server, database=database_url) as http:
+        for path in ("/api/opens", "/api/closeds", "/api/unseens"):
+            record = await created(http, path, text="a")
+            assert (await http.delete(f"{path}/{record['id']}")).status_code == 204
+            for admin in (True, False):
+                is_open = admin and path == "/api/opens"
+                for way in (
+                    "?filter=deleted_at:not_null",
+                    "?filter=deleted_at:ne:null",
+                    "?filter[0]=deleted_at:not_null",
+                    "/export?filter=deleted_at:not_null",
+                    f"/aggregate?aggregate={where}",
+                ):
+                    headers = {"x-admin": "1"} if admin else {}
+                    answer = await http.get(path + way, headers=headers)
+                    assert answer.status_code == (200 if is_open else 400), (path, way)
+        assert await server.db(Unseen).count([("deleted_at", "not_null", None)]) == 1
