@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from maniflex import Context, DeclarationError, Model, Next, Server, Trace, field, file
 from maniflex._limits import Limits
 from maniflex.cli import main
-from maniflex.middleware import auth
+from maniflex.doctor.table import codes
+from maniflex.middleware import auth, db
 from maniflex.testing import client
 from tests.kit import schema
 
@@ -222,3 +223,66 @@ def test_check_production_says_the_same_and_ends_with_1(
     assert answer.exit_code == 1
     for part in ("Note.author_id", "static_dir", "GET, POST /api/notes: neither", "auto_migrate is on"):
         assert part in answer.output
+
+
+def silenced_server(**settings: Any) -> Server:
+    """Everything that production would refuse, and the doctor is told that it is meant."""
+    server = Server(":memory:", storage="memory:", query_timeout=0, trace=Trace(bodies=True), **settings)
+    server.register(Note, Tag)
+
+    @server.action("POST", "/pay")
+    async def pay(ctx: Context) -> None: ...
+
+    server.doctor_ignore("T101", Note, reason="a box at the door")
+    server.doctor_ignore("T104", "GET /api/notes", reason="everybody may look")
+    server.doctor_ignore("T102", reason="a gateway asks who pays")
+    server.doctor_ignore("T103", reason="files of everybody")
+    server.doctor_ignore("T105", "/docs", reason="an open API")
+    server.doctor_ignore("T155", reason="one process alone")
+    server.doctor_ignore("T172", reason="a machine of ours")
+    server.doctor_ignore("T173", reason="long reports")
+    return server
+
+
+@pytest.mark.parametrize("production", [False, True])
+def test_what_is_silenced_for_the_doctor_is_a_note_and_no_problem(production: bool) -> None:
+    if production:
+        problems = problems_of(silenced_server(production=True))
+        notes: list[str] = []
+    else:
+        problems, notes = silenced_server().production_report()
+
+    undecided = "neither an authenticator nor an exemption stands before it"
+    assert problems == [
+        f"GET /api/notes/{{id}}: {undecided}",
+        f"GET, POST /api/tags: {undecided}",
+        f"GET, PATCH, DELETE /api/tags/{{id}}: {undecided}",
+    ]
+    if not production:
+        assert f"T101 silenced: POST /api/notes: {undecided} (a box at the door)" in notes
+        assert f"T104 silenced: GET /api/notes: {undecided} (everybody may look)" in notes
+        for code in ("T102", "T103", "T105", "T155", "T172", "T173"):
+            assert any(note.startswith(f"{code} silenced: ") for note in notes), code
+
+
+def test_a_short_secret_and_a_wide_uniqueness_are_silenced_too() -> None:
+    class Member(Model):
+        tenant_id: str = field(relation=None)
+        email: str = field(unique=True)
+
+    server = Server(production=True, **READY)
+    server.register(Member)
+    server.pipeline.auth.register(auth.jwt("short"))
+    server.pipeline.db.register(db.tenancy())
+    server.doctor_ignore("T117", reason="a machine of ours")
+    server.doctor_ignore("T113", "Member.email", reason="one account for all tenants")
+    server.seal()
+
+    problems, notes = server.production_report()
+    assert problems == []
+    assert sorted(note[:13] for note in notes) == ["T113 silenced", "T117 silenced"]
+
+
+def test_the_codes_of_a_production_report_are_codes_of_the_doctor() -> None:
+    _, notes = silenced_server().production_report()
+    assert {note[:4] for note in notes} <= set(codes())

@@ -17,6 +17,7 @@ from maniflex.app.features import FEATURES
 from maniflex.app.route_descriptions import RouteDescriptions
 from maniflex.app.route_guards import (
     GuardsByRoute,
+    ProductionProblem,
     RouteGuards,
     guarded_routes,
     production_notes,
@@ -26,6 +27,7 @@ from maniflex.app.strict_start import unregistered_targets
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
+from maniflex.doctor.finding import Ignore
 from maniflex.errors import DeclarationError
 from maniflex.features.history_options import keep_histories
 from maniflex.http.access_log import with_access_log
@@ -64,14 +66,36 @@ Prefixed = list[tuple[str, Endpoint]]
 class StartReport:
     """What may stop a start, depending on its settings, and what may be meant."""
 
-    def __init__(self, *, production: Iterable[str], strict: Iterable[str], notes: Iterable[str]) -> None:
-        self.production = list(production)
+    def __init__(
+        self,
+        *,
+        production: Iterable[ProductionProblem],
+        strict: Iterable[str],
+        notes: Iterable[ProductionProblem],
+        ignores: Sequence[Ignore],
+    ) -> None:
         self.strict = list(strict)
-        self.notes = list(notes)
+        self.notes: list[str] = []
+        self._silenced: list[str] = []
+        self.production = list(self._leave_silenced(production, ignores))
+        self.notes += self._leave_silenced(notes, ignores)
+
+    def _leave_silenced(
+        self, problems: Iterable[ProductionProblem], ignores: Sequence[Ignore]
+    ) -> Iterator[str]:
+        """The problems that the application does not silence for the doctor; a note tells of the others."""
+        for problem in problems:
+            rule = problem.silencing_rule(ignores)
+            if rule is None:
+                yield problem.text
+            else:
+                self._silenced.append(problem.text)
+                self.notes.append(f"{rule.code} silenced: {problem.text} ({rule.reason})")
 
     def all(self) -> list[str]:
         """Both, without the warnings of entries that would also refuse to serve in production."""
-        others = [text for text in self.strict if not text.endswith(tuple(self.production))]
+        told = (*self.production, *self._silenced)
+        others = [text for text in self.strict if not text.endswith(told)]
         return list(dict.fromkeys([*self.production, *others]))
 
     def of(self, config: Config) -> list[str]:
@@ -212,9 +236,13 @@ def _report(
     of_databases = list(draft.databases.problems())
     own_models = [meta for meta in draft.models if meta.cls not in internal]
     return StartReport(
-        production=[*of_databases, *production_problems(declaration, guards, endpoints, placement)],
+        production=[
+            *map(ProductionProblem, of_databases),
+            *production_problems(declaration, guards, endpoints, placement),
+        ],
         strict=[*of_databases, *declaration.warnings, *unregistered_targets(own_models)],
         notes=production_notes(placement, declaration.access_control),
+        ignores=declaration.ignores,
     )
 
 

@@ -13,6 +13,7 @@ from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import refuse_foreign_scopes
+from maniflex.doctor.open_routes import code_of_open_route, names_of_route
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
@@ -214,7 +215,13 @@ class FileFields(Feature):
         runtime.path_without_storage = path_without_storage(runtime, draft.models, actions)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
-        return all_file_endpoints(draft.routes, draft.stored_models)
+        prefix, ignores = draft.declaration.config.path_prefix, draft.declaration.ignores
+
+        def is_meant(endpoint: Endpoint) -> bool:
+            names = names_of_route(endpoint, prefix + endpoint.path)
+            return any(rule.silences(code_of_open_route(endpoint), names) for rule in ignores)
+
+        return all_file_endpoints(draft.routes, draft.stored_models, is_meant)
 
 
 class HealthProbes(Feature):

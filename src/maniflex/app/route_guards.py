@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from maniflex._limits import Limits
 from maniflex.app.draft import Declaration
 from maniflex.config import DEFAULT, Config
+from maniflex.doctor.finding import Ignore
+from maniflex.doctor.open_routes import code_of_open_route, names_of_route
 from maniflex.features.actions import Action
 from maniflex.middleware.auth.csrf_cover import RouteMiddleware
 from maniflex.model.meta import ModelMeta
@@ -19,6 +21,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
 from maniflex.pipeline.scope_rules import unique_among_all
 
+_UNDECIDED = "neither an authenticator nor an exemption stands before it"
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none
 
 
@@ -126,68 +129,100 @@ def _with_terms(name: str, fn: Middleware) -> str:
     return f"{name}({terms})" if terms else name
 
 
+@dataclass(frozen=True, slots=True)
+class ProductionProblem:
+    """What should not be served to the world, or be looked at before it is."""
+
+    text: str
+    code: str = ""  # under which the doctor finds the same; empty: it does not
+    names: tuple[str, ...] = ()  # by which `server.doctor_ignore` silences it
+
+    def silencing_rule(self, ignores: Iterable[Ignore]) -> Ignore | None:
+        """The `doctor_ignore` of the application that says that this is meant."""
+        return next((rule for rule in ignores if rule.silences(self.code, self.names)), None)
+
+
 def production_problems(
     declaration: Declaration, guards: GuardsByRoute, endpoints: Sequence[Endpoint], placement: Placement
-) -> Iterator[str]:
+) -> Iterator[ProductionProblem]:
     """What should not be served to the world, one sentence each."""
     config = declaration.config
     if not declaration.access_control:
-        yield from _open_routes(config, guards, endpoints)
+        yield from _open_routes(declaration, guards, endpoints)
         yield from _open_pages(config, declaration.pipeline)
     if not config.query_timeout:
-        yield "query_timeout is 0, so a request may run for ever"
+        text = "query_timeout is 0, so a request may run for ever"
+        yield ProductionProblem(text, "T173", ("query_timeout", "query_timeout=0"))
     if config.auto_migrate:
-        yield "auto_migrate is on, so every start changes the schema; migrate as a step of its own"
+        text = "auto_migrate is on, so every start changes the schema; migrate as a step of its own"
+        yield ProductionProblem(text, "T155", ("auto_migrate", "auto_migrate=True"))
     if config.trace.bodies:
-        yield "trace: bodies=True writes the names of the fields that clients send to the log"
+        text = "trace: bodies=True writes the names of the fields that clients send to the log"
+        yield ProductionProblem(text, "T172", ("trace",))
     yield from _limit_problems("limits", config.limits)
     for meta in {e.model.name: e.model for e in endpoints if e.model is not None}.values():
         if meta.options.limits is not None:
             yield from _limit_problems(f"{meta.name}: limits", meta.options.limits)
     entries = (
-        f"{entry.name}: {problem}"
+        ProductionProblem(f"{entry.name}: {problem}", "T117", (entry.name,))
         for entry, seat in (*placement.seats, *placement.other_seats)
         for problem in entry.production_problems(seat)
     )
     yield from dict.fromkeys(entries)
 
 
-def _open_routes(config: Config, guards: GuardsByRoute, endpoints: Sequence[Endpoint]) -> Iterator[str]:
-    by_path: dict[str, list[str]] = {}
+def _open_routes(
+    declaration: Declaration, guards: GuardsByRoute, endpoints: Sequence[Endpoint]
+) -> Iterator[ProductionProblem]:
+    """One problem for each path; what is silenced of it is one for each method and reason."""
+    prefix = declaration.config.path_prefix
+    methods_of: dict[str, list[str]] = {}
     for endpoint in endpoints:
         has_pipeline = endpoint.mount is Mount.API and endpoint.context is Context
         if has_pipeline and endpoint.method not in ("HEAD", "OPTIONS") and not guards.of(endpoint).is_decided:
-            by_path.setdefault(config.path_prefix + endpoint.path, []).append(endpoint.method)
-    for path, methods in by_path.items():
-        yield f"{', '.join(methods)} {path}: neither an authenticator nor an exemption stands before it"
+            path = prefix + endpoint.path
+            text = f"{endpoint.method} {path}: {_UNDECIDED}"
+            names = names_of_route(endpoint, path)
+            one = ProductionProblem(text, code_of_open_route(endpoint), names)
+            if one.silencing_rule(declaration.ignores) is None:
+                methods_of.setdefault(path, []).append(endpoint.method)
+            else:
+                yield one
+    for path, methods in methods_of.items():
+        yield ProductionProblem(f"{', '.join(methods)} {path}: {_UNDECIDED}")
 
 
-def _open_pages(config: Config, pipeline: Pipeline) -> Iterator[str]:
+def _open_pages(config: Config, pipeline: Pipeline) -> Iterator[ProductionProblem]:
     """Pages that are open by default, so that somebody has to say that they are meant to be."""
     if config.openapi_enabled and not pipeline.openapi.auth.registrations:
         names = ["openapi_enabled", *(["docs_enabled"] if config.docs_enabled else [])]
         if any(config.origin(name) == DEFAULT for name in names):
-            yield (
+            yield ProductionProblem(
                 "the API description is open to everybody by default; guard it with pipeline.openapi.auth, or"
-                f" say that it is meant or not: {', '.join(f'{name}=…' for name in names)}"
+                f" say that it is meant or not: {', '.join(f'{name}=…' for name in names)}",
+                "T105",
+                ("/docs", f"{config.path_prefix}/openapi.json"),
             )
 
 
-def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
+def _limit_problems(where: str, limits: Limits) -> Iterator[ProductionProblem]:
     if limits.max_limit > MOST_ROWS:
-        yield f"{where}: max_limit={limits.max_limit} lets one request read that many rows"
+        yield ProductionProblem(f"{where}: max_limit={limits.max_limit} lets one request read that many rows")
 
 
-def production_notes(placement: Placement, access_control: str) -> Iterator[str]:
+def production_notes(placement: Placement, access_control: str) -> Iterator[ProductionProblem]:
     """What may be meant, and should be looked at."""
     if access_control:
-        yield f"who may call which route is decided before the server: {access_control}"
+        yield ProductionProblem(f"who may call which route is decided before the server: {access_control}")
     yield from dict.fromkeys(_wide_uniqueness(placement))
 
 
-def _wide_uniqueness(placement: Placement) -> Iterator[str]:
+def _wide_uniqueness(placement: Placement) -> Iterator[ProductionProblem]:
     for _, meta, field in unique_among_all(placement):
-        yield (
-            f"{meta.name}.{field.name} is unique among the rows of all callers, which tells one "
-            "what another has; where that is not meant, unique= names the field of their scope"
+        name = f"{meta.name}.{field.name}"
+        yield ProductionProblem(
+            f"{name} is unique among the rows of all callers, which tells one "
+            "what another has; where that is not meant, unique= names the field of their scope",
+            "T113",
+            (meta.name, name),
         )

@@ -154,6 +154,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             health=health,
             admin=self._admin,
             doctor_subject=self.doctor_subject,
+            ignores=self._ignores,
             warnings=warnings,
             tracing=self._tracing,
             access_control=self._access_control,

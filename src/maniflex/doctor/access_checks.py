@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from maniflex.doctor.check import DeclarationCheck
 from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.open_routes import (
+    ACTIONS,
+    FILES_AND_SEARCH,
+    READS,
+    WRITES,
+    code_of_open_route,
+    names_of_route,
+)
 from maniflex.doctor.sources import at_place, place_of_function, where_of
 from maniflex.doctor.subject import GuardedRoute, Subject
 from maniflex.middleware.auth.authenticator import Authenticator
@@ -21,7 +29,6 @@ _MOST_FILES = 20_000  # of a static directory that are looked at
 _EXAMPLES = 5
 _SOURCES = frozenset({".py", ".pyc", ".sql", ".sh", ".ipynb"})
 _DATA = frozenset({".db", ".sqlite", ".sqlite3", ".pem", ".key", ".p12", ".pfx", ".kdbx", ".log", ".bak"})
-_OF_FILES = frozenset({*Operation.FILES, Operation.PRESIGN_UPLOAD})
 _DECIDE = (
     "server.pipeline.auth.register(auth.jwt(...){models}), or auth.allow_anonymous() if it is meant"
     " to be open"
@@ -29,27 +36,19 @@ _DECIDE = (
 
 
 def open_writes(subject: Subject) -> Iterator[Problem]:
-    yield from _open_models(
-        subject,
-        lambda route: route.endpoint.operation in Operation.WRITES,
-        "anybody can write to it without signing in",
-    )
+    yield from _open_models(subject, WRITES, "anybody can write to it without signing in")
 
 
 def open_reads(subject: Subject) -> Iterator[Problem]:
-    yield from _open_models(
-        subject,
-        lambda route: route.endpoint.operation in Operation.READS,
-        "anybody can read it without signing in",
-    )
+    yield from _open_models(subject, READS, "anybody can read it without signing in")
 
 
-def _open_models(subject: Subject, is_meant: Callable[[GuardedRoute], bool], why: str) -> Iterator[Problem]:
+def _open_models(subject: Subject, code: str, why: str) -> Iterator[Problem]:
     """One problem for each model that has open routes of a kind."""
     routes_of: dict[ModelMeta, list[GuardedRoute]] = {}
-    for route in _open_routes(subject):
+    for route in _open_routes(subject, code):
         model = route.endpoint.model
-        if model is not None and not model.is_internal and is_meant(route):
+        if model is not None:
             routes_of.setdefault(model, []).append(route)
     for model, routes in routes_of.items():
         names = tuple(str(route) for route in routes)
@@ -63,34 +62,33 @@ def _open_models(subject: Subject, is_meant: Callable[[GuardedRoute], bool], why
 
 def open_actions(subject: Subject) -> Iterator[Problem]:
     handlers = {(action.method, action.path): action.handler for action in subject.actions}
-    for route in _open_routes(subject):
-        if route.endpoint.operation is Operation.ACTION:
-            handler = handlers.get((route.endpoint.method, route.endpoint.path))
-            place = "" if handler is None else place_of_function(handler)
-            yield Problem(
-                where=at_place(str(route), place),
-                why="anybody can call the action without signing in",
-                fix="server.action(..., middleware=[auth.allow_anonymous()]) if it is meant to be open,"
-                " or an authenticator on server.pipeline.auth",
-                about=(str(route), route.path),
-            )
+    for route in _open_routes(subject, ACTIONS):
+        handler = handlers.get((route.endpoint.method, route.endpoint.path))
+        place = "" if handler is None else place_of_function(handler)
+        yield Problem(
+            where=at_place(str(route), place),
+            why="anybody can call the action without signing in",
+            fix="server.action(..., middleware=[auth.allow_anonymous()]) if it is meant to be open,"
+            " or an authenticator on server.pipeline.auth",
+            about=names_of_route(route.endpoint, route.path),
+        )
 
 
 def open_search_and_files(subject: Subject) -> Iterator[Problem]:
-    for route in _open_routes(subject):
-        operation, model = route.endpoint.operation, route.endpoint.model
-        if operation in _OF_FILES or (operation is Operation.SEARCH and model is None):
-            does = "search all records" if operation is Operation.SEARCH else "store, read or remove files"
-            yield Problem(
-                where=str(route),
-                why=f"anybody can {does} through it without signing in",
-                fix=f"server.pipeline.auth.register(auth.jwt(...), operations=[Operation.{operation.name}])",
-                about=(str(route), route.path),
-            )
+    for route in _open_routes(subject, FILES_AND_SEARCH):
+        operation = route.endpoint.operation
+        does = "search all records" if operation is Operation.SEARCH else "store, read or remove files"
+        yield Problem(
+            where=str(route),
+            why=f"anybody can {does} through it without signing in",
+            fix=f"server.pipeline.auth.register(auth.jwt(...), operations=[Operation.{operation.name}])",
+            about=names_of_route(route.endpoint, route.path),
+        )
 
 
-def _open_routes(subject: Subject) -> Iterator[GuardedRoute]:
-    return (route for route in subject.routes if route.passes_auth and not route.is_decided)
+def _open_routes(subject: Subject, code: str) -> Iterator[GuardedRoute]:
+    routes = (route for route in subject.routes if route.passes_auth and not route.is_decided)
+    return (route for route in routes if code_of_open_route(route.endpoint) == code)
 
 
 def open_pages(subject: Subject) -> Iterator[Problem]:

@@ -58,8 +58,11 @@ class Ignore:
 
     def covers(self, finding: Finding) -> bool:
         """Whether the finding is one of those it silences."""
-        is_meant = not self.targets or not set(self.targets).isdisjoint((finding.where, *finding.about))
-        return finding.code == self.code and is_meant
+        return self.silences(finding.code, (finding.where, *finding.about))
+
+    def silences(self, code: str, names: Iterable[str]) -> bool:
+        """Whether it is about what is found under this code and goes by these names."""
+        return code == self.code and (not self.targets or not set(self.targets).isdisjoint(names))
 
 
 @dataclass(frozen=True, slots=True)

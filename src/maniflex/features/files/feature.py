@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from maniflex.features.actions import Action
 from maniflex.features.files.attachments import attachment_endpoints
@@ -54,8 +54,13 @@ def _path_takers(path: str, models: Iterable[ModelMeta], actions: Iterable[Actio
             yield f"action {action.method} {action.path}: the path"
 
 
-def all_file_endpoints(routes: RouteBuilder, models: Sequence[ModelMeta]) -> Iterator[Endpoint]:
-    """The routes of attachments, of presigned uploads and of single files; none without a storage."""
+def all_file_endpoints(
+    routes: RouteBuilder, models: Sequence[ModelMeta], is_meant: Callable[[Endpoint], bool]
+) -> Iterator[Endpoint]:
+    """The routes of attachments, of presigned uploads and of single files; none without a storage.
+
+    `is_meant` says of an open route that the application says so.
+    """
     desk: FileDesk | None = routes.runtime.file_desk
     if desk is None or not desk.has_storage:
         return
@@ -63,14 +68,17 @@ def all_file_endpoints(routes: RouteBuilder, models: Sequence[ModelMeta]) -> Ite
         yield from attachment_endpoints(routes, meta, desk)
         yield from mint_endpoints(routes, meta, desk)
     if routes.runtime.config.files_routes:
-        _warn_of_open_routes(routes)
-        yield from file_endpoints(routes, desk)
+        endpoints = list(file_endpoints(routes, desk))
+        _warn_of_open_routes(routes, {e.operation for e in endpoints if not is_meant(e)})
+        yield from endpoints
 
 
-def _warn_of_open_routes(routes: RouteBuilder) -> None:
+def _warn_of_open_routes(routes: RouteBuilder, judged_operations: Collection[Operation]) -> None:
     """Say which routes of single files anybody may use, because no auth middleware stands before them."""
     operations = (Operation.UPLOAD_FILE, Operation.READ_FILE, Operation.DELETE_FILE)
-    open_operations = [one for one in operations if not routes.composer.has_auth(one)]
+    open_operations = [
+        one for one in operations if one in judged_operations and not routes.composer.has_auth(one)
+    ]
     if open_operations:
         routes.runtime.logger.warning(
             "%s: no auth middleware covers %s, so anybody may use them",
