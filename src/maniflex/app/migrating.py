@@ -118,12 +118,12 @@ class SchemaTables:
         """
         if not self._behind:
             return ""
-        from maniflex.migrations.start import advise_file
+        from maniflex.migrations.report import advise_next_file
 
         if time.monotonic() - self._looked_at > _LOOK_AGAIN:
             self._looked_at = time.monotonic()
             self._behind = [target for target in self._behind if await self._is_behind(target)]
-        advice = dict.fromkeys(advise_file(target) for target in self._behind)
+        advice = dict.fromkeys(advise_next_file(target) for target in self._behind)
         return f"the models are ahead of the migrations; {'; '.join(advice)}" if advice else ""
 
     async def _is_behind(self, target: MigrationTarget) -> bool:

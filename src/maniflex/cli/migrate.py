@@ -194,7 +194,8 @@ def status(application: str, as_json: bool, database: str | None) -> None:
             for problem in report.problems():
                 click.echo(f"  {problem}")
             if not report.files and report.heads is None:
-                click.echo(f"  {advise_first_file(report.target)}")
+                differences = await report.target.differences()
+                click.echo(f"  {advise_first_file(report.target, differences)}")
 
     on_targets(application, work, database=database)
 

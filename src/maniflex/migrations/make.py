@@ -19,7 +19,8 @@ from maniflex.migrations.apply import pending_steps, stamp
 from maniflex.migrations.changes import Changes, FileChange, enums_of
 from maniflex.migrations.enum_memory import remembered_enums
 from maniflex.migrations.errors import MigrationError
-from maniflex.migrations.revision_names import several_ends
+from maniflex.migrations.report import has_model_tables
+from maniflex.migrations.revision_names import missing_file, several_ends
 from maniflex.migrations.source import call_source, literal_source, table_sources
 from maniflex.migrations.target import MigrationTarget
 from maniflex.sql.statement import Dialect
@@ -86,7 +87,20 @@ class Maker:
             return await self._make_baseline()
         await self._require_current()
         differences = await self._target.differences()
+        if not self._files.exist and has_model_tables(self._target, differences):
+            self._refuse_middle(differences)
         return await self._make_from(differences)
+
+    def _refuse_middle(self, differences: Sequence[Difference]) -> None:
+        """Refuse a first file that begins in the middle: no empty database could be brought up by it."""
+        problems = [difference.text for difference in differences if not difference.harmless]
+        if problems:
+            raise MigrationError(
+                *problems,
+                "the database has tables that no migration file makes; start the application once, which adds"
+                " what is missing, or take the models back to what the database has, then run"
+                f" {self._target.command('make @ --baseline')}",
+            )
 
     async def _make_from(self, differences: Sequence[Difference]) -> MadeFiles:
         if not self._options.drop:
@@ -116,6 +130,9 @@ class Maker:
                     f" {target.command('up @')}"
                 )
             return
+        for head in heads:
+            if not self._files.knows(head):
+                raise MigrationError(missing_file(head))
         if pending := pending_steps(target, heads):
             titles = ", ".join(file.title for file, _ in pending)
             raise MigrationError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,12 +108,27 @@ class CheckReport:
     differences: list[Difference] = field(default_factory=list)  # of the database, which both lists tell
 
 
-def advise_first_file(target: MigrationTarget) -> str:
+def advise_first_file(target: MigrationTarget, differences: Sequence[Difference]) -> str:
     """The sentence that says who keeps a database without files, and how to write the first."""
+    has_tables = has_model_tables(target, differences)
+    make = target.command("make @ --baseline" if has_tables else "make @")
+    is_behind = has_tables and not all(difference.harmless for difference in differences)
+    when = "start once, then write" if is_behind else "write"
     return (
         "there are no migration files: a start with auto_migrate makes the tables and columns that are"
-        f" missing; to change them by files instead, write the first with {target.command('make @')}"
+        f" missing; to change them by files instead, {when} the first with {make}"
     )
+
+
+def advise_next_file(target: MigrationTarget) -> str:
+    """How to write the file that the models need, where nothing is pending."""
+    return f"write a migration with {target.command('make @')} and apply it with {target.command('up @')}"
+
+
+def has_model_tables(target: MigrationTarget, differences: Sequence[Difference]) -> bool:
+    """Whether the database has the table of any model."""
+    absent = {d.model.table.name for d in differences if d.model is not None and d.what is What.TABLE}
+    return any(not model.readonly and model.table.name not in absent for model in target.models)
 
 
 async def check_database(target: MigrationTarget) -> CheckReport:
@@ -130,8 +145,19 @@ async def check_database(target: MigrationTarget) -> CheckReport:
         if not any(_same_place(problem, difference) for difference in differences):
             report.problems.append(problem)
     if report.problems and status.heads is None and not target.files.exist:
-        report.problems.append(advise_first_file(target))
+        report.problems.append(advise_first_file(target, differences))
+    elif not status.missing and len(status.ends) < 2:
+        report.problems.extend(_advise_next_step(status, differences))
     return report
+
+
+def _advise_next_step(status: MigrationStatus, differences: Sequence[Difference]) -> Iterator[str]:
+    """What to do about models that are ahead; where files are pending, that these come first."""
+    target = status.target
+    if status.pending:
+        yield from unmade_by_files(target)
+    elif not all(difference.harmless for difference in differences):
+        yield f"the models are ahead of the migrations; {advise_next_file(target)}"
 
 
 async def _outside_enums(target: MigrationTarget, differences: list[Difference]) -> list[str]:
@@ -209,9 +235,11 @@ def unmade_by_files(target: MigrationTarget) -> list[str]:
             if not re.search(rf"\b{f.column}\b", statements)
         ]
     if problems:
+        # The database is not asked, so files may be pending: `make` starts from a database that has them all.
         make, up = target.command("make @"), target.command("up @")
         problems.append(
-            f"the models are ahead of the migrations; write one with {make} and apply it with {up}"
+            f"the models are ahead of the migrations; apply what is pending with {up}, write one with {make}"
+            f" and apply it with {up}"
         )
     return problems
 

@@ -13,7 +13,7 @@ from maniflex.migrations.apply import Migrator
 from maniflex.migrations.derived import ready_models, refresh_derived
 from maniflex.migrations.files import MigrationFile
 from maniflex.migrations.job import MigrationListener
-from maniflex.migrations.report import MigrationStatus, read_status
+from maniflex.migrations.report import MigrationStatus, advise_next_file, read_status
 from maniflex.migrations.rewrites import describe_rewrites, large_rewrites
 from maniflex.migrations.target import MigrationTarget
 from maniflex.sql.statement import by_dialect
@@ -59,15 +59,10 @@ def _refuse_pending(status: MigrationStatus) -> None:
     )
 
 
-def advise_file(target: MigrationTarget) -> str:
-    """What to do where the models are ahead of the files."""
-    return f"write a migration with {target.command('make @')} and apply it with {target.command('up @')}"
-
-
 def _judge(target: MigrationTarget, differences: Sequence[Difference], *, strict: bool) -> None:
     """Stop where the models are ahead of the database and the start is strict; else warn."""
     problems = [difference.text for difference in differences if not difference.harmless]
-    advice = advise_file(target)
+    advice = advise_next_file(target)
     if problems and strict:
         raise DeclarationError(*problems, f"the models are ahead of the migrations; {advice}")
     for difference in differences:
