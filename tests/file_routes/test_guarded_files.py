@@ -325,7 +325,7 @@ async def test_a_file_that_no_record_names_is_its_uploaders(database_url: str) -
         assert await statuses(http, anybodys, A, STRANGER, {}) == [200, 200, 200]
         in_tenant = await upload(http, A)
         nameless = {"x-tenant": "red"}
-        others = (COLLEAGUE, STRANGER, nameless, {"x-user": "a"}, {})
+        others: list[dict[str, str]] = [COLLEAGUE, STRANGER, nameless, {"x-user": "a"}, {}]
         assert await statuses(http, in_tenant, A, *others) == [200, 404, 404, 404, 404, 404]
         for other in others:
             answer = await http.post("/api/sheets", json={"scan": in_tenant}, headers=other)
@@ -340,7 +340,8 @@ async def test_a_presigned_upload_is_its_callers_before_and_after_it_came(databa
     async with an_office(database_url) as (_, http):
         wish = {"filename": "a.png", "content_type": "image/png"}
         target = data_of(await http.post("/api/prints/plate/upload-url", json=wish, headers=A))
-        key, others = target["key"], (COLLEAGUE, STRANGER, {})
+        key = target["key"]
+        others: list[dict[str, str]] = [COLLEAGUE, STRANGER, {}]
 
         async def refuse_others() -> None:
             assert await statuses(http, key, *others) == [404, 404, 404]
