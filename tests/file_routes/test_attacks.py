@@ -126,5 +126,5 @@ async def test_a_file_nobody_minted_is_not_taken_from_the_tenant_whose_record_na
             assert answer.status_code == 201
         for body in ({"plan": "2024/1.png"}, {"scans": ["2024/1.png"]}):
             answer = await http.post("/api/papers", json=body, headers=theirs)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (422, "FILE_NOT_FOUND")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FILE_FORBIDDEN")
         assert (await http.get("/api/files/2024/1.png", headers=theirs)).status_code == 404

@@ -329,7 +329,7 @@ async def test_a_file_that_no_record_names_is_its_uploaders(database_url: str) -
         assert await statuses(http, in_tenant, A, *others) == [200, 404, 404, 404, 404, 404]
         for other in others:
             answer = await http.post("/api/sheets", json={"scan": in_tenant}, headers=other)
-            error_of(answer, 422, "FILE_NOT_FOUND")
+            error_of(answer, 403, "FILE_FORBIDDEN")
             error_of(await http.delete(f"/api/files/{in_tenant}", headers=other), 404, "FILE_NOT_FOUND")
         of_tenant = await upload(http, nameless)
         assert await statuses(http, of_tenant, nameless, COLLEAGUE, STRANGER, {}) == [200, 200, 404, 404]
@@ -347,7 +347,7 @@ async def test_a_presigned_upload_is_its_callers_before_and_after_it_came(databa
             assert await statuses(http, key, *others) == [404, 404, 404]
             for other in others:
                 answer = await http.post("/api/prints", json={"plate": key}, headers=other)
-                error_of(answer, 422, "FILE_NOT_FOUND")
+                error_of(answer, 403, "FILE_FORBIDDEN")
                 error_of(await http.delete(f"/api/files/{key}", headers=other), 404, "FILE_NOT_FOUND")
                 put = await http.put(f"/api/files/{key}", content=PNG, headers=other)
                 error_of(put, 404, "FILE_NOT_FOUND")
@@ -414,7 +414,7 @@ async def test_a_file_waits_with_its_deleted_record(database_url: str) -> None:
         assert await statuses(http, key, A, COLLEAGUE) == [200, 200]
         await http.delete(f"/api/letters/{letter.id}", headers=A)
         assert await statuses(http, key, A, COLLEAGUE) == [404, 404]
-        error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 422, "FILE_NOT_FOUND")
+        error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 403, "FILE_FORBIDDEN")
 
 
 async def test_what_no_client_may_read_opens_no_file(database_url: str) -> None:
@@ -423,7 +423,7 @@ async def test_what_no_client_may_read_opens_no_file(database_url: str) -> None:
             key = await upload(http, A)
             await server.db(model).create(**{name: key})
             assert await statuses(http, key, A, COLLEAGUE) == [404, 404], model
-            error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 422, "FILE_NOT_FOUND")
+            error_of(await http.post("/api/sheets", json={"scan": key}, headers=A), 403, "FILE_FORBIDDEN")
 
 
 async def test_a_kept_file_is_not_everybodys_again(database_url: str) -> None:
@@ -435,7 +435,7 @@ async def test_a_kept_file_is_not_everybodys_again(database_url: str) -> None:
             assert await statuses(http, key, COLLEAGUE, STRANGER, {}) == [404, 404, 404]
             for caller in (COLLEAGUE, {}):
                 answer = await http.post("/api/walls", json={"plan": key}, headers=caller)
-                error_of(answer, 422, "FILE_NOT_FOUND")
+                error_of(answer, 403, "FILE_FORBIDDEN")
         assert await statuses(http, own, A) == [200]
         assert (await http.post("/api/walls", json={"plan": own}, headers=A)).status_code == 201
 
@@ -460,6 +460,6 @@ async def test_a_version_is_restored_by_whoever_may_change_the_record(database_u
         path = f"/api/sheets/{sheet['id']}"
         other = {"x-user": "c"}
         data_of(await http.patch(path, json={"scan": None}, headers=other))
-        error_of(await http.patch(path, json={"scan": key}, headers=other), 422, "FILE_NOT_FOUND")
+        error_of(await http.patch(path, json={"scan": key}, headers=other), 403, "FILE_FORBIDDEN")
         data_of(await http.post(f"{path}/history/1/restore", headers=other))
         assert (await http.get(f"{path}/scan", headers=other)).content == PNG

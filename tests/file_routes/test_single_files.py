@@ -81,7 +81,7 @@ async def test_other_tenants_neither_name_nor_read_a_file(database_url: str) -> 
         key = await upload(http, **A)
         for body in ({"cover": key}, {"scans": [key]}):
             response = await http.post("/api/albums", json={"title": "a", **body}, headers=B)
-            error_of(response, 422, "FILE_NOT_FOUND")
+            error_of(response, 403, "FILE_FORBIDDEN")
         error_of(await http.get(f"{FILES}/{key}", headers=B), 404, "FILE_NOT_FOUND")
         error_of(await http.get(f"{FILES}/{key}"), 404, "FILE_NOT_FOUND")
         assert (await http.head(f"{FILES}/{key}", headers=B)).status_code == 404

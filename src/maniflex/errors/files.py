@@ -91,7 +91,7 @@ class RangeNotSatisfiable(RequestError):
 
 
 class UnknownFile(RequestError):
-    """A body names a file that there is none of, or that its caller may not read."""
+    """A body names a file that there is none of."""
 
     status, code, message = 422, "FILE_NOT_FOUND", "there is no such file"
 
@@ -147,6 +147,6 @@ class PresignUnsupported(RequestError):
 
 
 class FileForbidden(Forbidden):
-    """A body names a file that its caller may read, and that another tenant or user uploaded."""
+    """A body names a file that its caller may not read, or that another tenant or user uploaded."""
 
     code, message = "FILE_FORBIDDEN", "the file is not yours to use"

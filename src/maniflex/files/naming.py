@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
-from maniflex.errors import FileForbidden, RequestError, TooManyFiles, UnknownFile, ValidationFailed
+from maniflex.errors import FileForbidden, RequestError, TooManyFiles, ValidationFailed
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner, is_uploader
@@ -21,8 +21,7 @@ class KeyNamer:
     """Judges the keys that one request names.
 
     A file that records name takes one of them in reach of the caller. One that no record names may be named
-    by its uploader alone, and by a request that `restores` a record which has named it before. What the
-    caller may not read is refused like a file that there is none of.
+    by its uploader alone, and by a request that `restores` a record which has named it before.
     """
 
     def __init__(self, desk: FileDesk, owner: Owner, in_reach: InReach, *, restores: bool = False) -> None:
@@ -47,14 +46,13 @@ class KeyNamer:
         return keys
 
     async def _require_nameable(self, files: Sequence[StoredFile]) -> None:
-        """`UnknownFile` for a file that the caller may not read, `FileForbidden` for one of another scope."""
+        """`FileForbidden` for a file that the caller may not read, or that another scope uploaded."""
         linked_keys = [file.key for file in files if file.state is FileState.LINKED]
         links = await self._desk.links_of_all(linked_keys) if linked_keys else {}
         for file in files:
-            if not await self._may_read(file, links.get(file.key, ())):
-                raise UnknownFile()
-        if not self._restores and any(file.scope not in ("", self._owner.scope) for file in files):
-            raise FileForbidden()
+            is_foreign = file.scope not in ("", self._owner.scope) and not self._restores
+            if is_foreign or not await self._may_read(file, links.get(file.key, ())):
+                raise FileForbidden()
 
     async def _may_read(self, file: StoredFile, links: Sequence[Link]) -> bool:
         if file.state is FileState.LINKED:
