@@ -38,4 +38,5 @@ Applications
     fuzz/              an application with one of everything, hostile requests, what all answers must hold
     doctor             what the doctor finds in a server, and a server in which it finds nothing
     docs               the pages of the documentation
+    public_surface     the names, routes, tables, settings and commands that users rely on
 """
