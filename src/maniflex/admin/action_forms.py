@@ -37,7 +37,7 @@ _FORMATS = {"date": Kind.DATE, "date-time": Kind.DATETIME, "time": Kind.TIME, "u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormPart:
+class ActionFormPart:
     """One value that an action takes."""
 
     name: str
@@ -56,7 +56,7 @@ class ActionForms:
         self._types = tuple(one for one in types if one is not None)  # so that their ids stay theirs
         self._parts = {id(one): list(_parts_of(one, sites.with_routes)) for one in self._types}
 
-    def parts(self, form: Any) -> Sequence[FormPart]:
+    def parts(self, form: Any) -> Sequence[ActionFormPart]:
         """What a type is made of, as far as a form can ask for it."""
         return self._parts.get(id(form), ())
 
@@ -70,7 +70,7 @@ def relation_problems(form: Any, models: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {problem}"
 
 
-def _parts_of(form: Any, sites: Mapping[str, ModelSite]) -> Iterator[FormPart]:
+def _parts_of(form: Any, sites: Mapping[str, ModelSite]) -> Iterator[ActionFormPart]:
     schema = _schema_of(form)
     site = next((one for one in sites.values() if one.meta.cls is form), None)
     fields = None if site is None else {f.name: f for f in form_fields(site, None)}
@@ -88,7 +88,7 @@ def _parts_of(form: Any, sites: Mapping[str, ModelSite]) -> Iterator[FormPart]:
         target = _find(variants, RELATION_KEYWORD) if relation is None else relation.target
         if target is None and not is_list and not any(RELATION_KEYWORD in one for one in variants):
             target = by_key.get(name)
-        yield FormPart(
+        yield ActionFormPart(
             name=name if field is None else field.api,
             kind=kind,
             required=name in required_names,
@@ -170,7 +170,7 @@ async def action_controls(visit: Visit, form: Any, errors: Errors) -> list[Contr
     return await label_controls(visit, controls)
 
 
-def _folds_of(visit: Visit, part: FormPart) -> Sequence[tuple[str, str]]:
+def _folds_of(visit: Visit, part: ActionFormPart) -> Sequence[tuple[str, str]]:
     """Of a time that was typed and that there is twice: which of the two may be meant."""
     try:
         _read(visit, part, visit.form_text(f"f.{part.name}"))
@@ -179,7 +179,7 @@ def _folds_of(visit: Visit, part: FormPart) -> Sequence[tuple[str, str]]:
     return ()
 
 
-def _control_kind(part: FormPart, *, is_key: bool) -> str:
+def _control_kind(part: ActionFormPart, *, is_key: bool) -> str:
     if part.is_list:
         return "links" if is_key else "textarea"
     if part.options:
@@ -187,7 +187,7 @@ def _control_kind(part: FormPart, *, is_key: bool) -> str:
     return "key" if is_key else WIDGETS[part.kind].kind
 
 
-def _default_text(visit: Visit, part: FormPart) -> str:
+def _default_text(visit: Visit, part: ActionFormPart) -> str:
     if part.default is None:
         return ""
     if part.is_list:
@@ -223,7 +223,7 @@ def read_action_form(visit: Visit, form: Any) -> Any:
     return values
 
 
-def _read(visit: Visit, part: FormPart, text: str) -> Any:
+def _read(visit: Visit, part: ActionFormPart, text: str) -> Any:
     if part.is_list:
         return [line for line in map(str.strip, text.splitlines()) if line]
     if part.options:

@@ -122,8 +122,8 @@ async def _control_of(
         options = [("true", visit.t("yes")), ("false", visit.t("no"))]
         text = control.text if value.is_typed else ""
         control = replace(control, kind="radio", options=options, text=text, can_be_empty=field.nullable)
-    [labelled] = await label_controls(visit, [control])
-    return labelled
+    [control_with_label] = await label_controls(visit, [control])
+    return control_with_label
 
 
 def _states_to_offer(

@@ -30,9 +30,9 @@ async def account_names(visit: Visit, ids: Collection[str]) -> dict[str, str]:
 
 async def people_names(visit: Visit, ids: Collection[str]) -> dict[str, str]:
     """What these people are called, by id: accounts of the application, and people of the panel."""
-    wanted = {one for one in ids if one}
-    names = await account_names(visit, wanted)
-    for one in sorted(wanted - names.keys())[:_MOST_ASKED]:
+    account_ids = {one for one in ids if one}
+    names = await account_names(visit, account_ids)
+    for one in sorted(account_ids - names.keys())[:_MOST_ASKED]:
         user = await visit.panel.superusers.read(one) if visit.panel.admin.auth == "superuser" else None
         events = [] if user is not None else await find_events(visit, [("actor_id", "eq", one)], 1)
         name = user.email if user is not None else next((event.actor_name for event in events), "")

@@ -189,8 +189,8 @@ async def _change_text(visit: Visit, transfer: AdminTransfer) -> str:
     for name, value in (changes or {}).items():
         field = None if site is None else site.meta.by_api.get(name)
         if site is not None and field is not None:
-            shown = await spell_value(visit, site, field, value)
-            return visit.t("bulk_set_to", field=title_of(name), value=shown)
+            text = await spell_value(visit, site, field, value)
+            return visit.t("bulk_set_to", field=title_of(name), value=text)
     return ""
 
 

@@ -94,8 +94,8 @@ class StartReport:
 
     def all(self) -> list[str]:
         """Both, without the warnings of entries that would also refuse to serve in production."""
-        told = (*self.production, *self._silenced)
-        others = [text for text in self.strict if not text.endswith(told)]
+        said_elsewhere = (*self.production, *self._silenced)
+        others = [text for text in self.strict if not text.endswith(said_elsewhere)]
         return list(dict.fromkeys([*self.production, *others]))
 
     def of(self, config: Config) -> list[str]:

@@ -121,10 +121,10 @@ def _attribute_problems(backend: Any) -> Iterator[str]:
     if isinstance(operators, str) or not isinstance(operators, Iterable):
         yield f"{name}.operators must be a set of operators"
         return
-    known = [op.value for op in Op]
+    names = [op.value for op in Op]
     for op in operators:
-        if str(op) not in known:
-            yield f"{name}.operators: there is no operator {op!r}{did_you_mean(str(op), known)}"
+        if str(op) not in names:
+            yield f"{name}.operators: there is no operator {op!r}{did_you_mean(str(op), names)}"
     for flag in ("sorts", "any_of", "counts"):
         if not isinstance(getattr(backend, flag, False), bool):
             yield f"{name}.{flag} must be True or False"
@@ -154,10 +154,10 @@ def operator_problems(meta: ModelMeta, *operators: str) -> Iterator[str]:
     backend = meta.options.backend
     if backend is None:
         return
-    known = operators_of(backend)
+    supported_operators = operators_of(backend)
     for op in dict.fromkeys(operators):
-        if op not in known:
-            name, texts = type(backend).__name__, ", ".join(sorted(known)) or "no operators"
+        if op not in supported_operators:
+            name, texts = type(backend).__name__, ", ".join(sorted(supported_operators)) or "no operators"
             yield f"{meta.name} is kept by {name}, which does not take {op}; it takes {texts}"
 
 

@@ -123,22 +123,22 @@ class BackedStore(Store):
         """The rows of one page, and how many there are; without a count, as many as are known of."""
         query, limit = listing.query, listing.query.limit
         self._check_query_of_code(query)
-        asked = BackendQuery(
+        asked_query = BackendQuery(
             conditions=(*self._conditions_to_ask(query.forced), *self._conditions(query.filters)),
             sorts=tuple(BackendSort(sort.field.name, sort.descending) for sort in query.sorts),
             limit=limit,
             offset=(query.page - 1) * (limit or 0),
         )
-        rows, page = await self._list(asked, query.forced)
+        rows, page = await self._list(asked_query, query.forced)
         if budget is not None:
             budget.spend(rows_size(rows))
-        seen = asked.offset + len(rows) if rows else 0
+        rows_so_far = asked_query.offset + len(rows) if rows else 0
         if page.total is not None or (counted and self.counts):
             known_total = max(
-                seen, await self._total(page, asked)
+                rows_so_far, await self._total(page, asked_query)
             )  # records may have gone since they were listed
         else:
-            known_total = seen + _has_more(page, len(rows), limit)
+            known_total = rows_so_far + _has_more(page, len(rows), limit)
         if listing.fields is not self.meta.fields:
             places = [self.meta.fields.index(field) for field in listing.fields]
             rows = [[row[place] for place in places] for row in rows]
@@ -179,16 +179,16 @@ class BackedStore(Store):
     ) -> int:
         self._check_query_of_code(Query(self.meta, self.models, filters=tuple(filters)))
         conditions = (*self._conditions_to_ask(scope), *self._conditions(filters))
-        asked = BackendQuery(conditions=conditions, limit=1)
+        asked_query = BackendQuery(conditions=conditions, limit=1)
         if has_method(self._backend, "count") and most != 1:
-            total = await self._total(BackendPage(()), asked)
+            total = await self._total(BackendPage(()), asked_query)
         else:
-            rows, page = await self._list(asked, scope)
+            rows, page = await self._list(asked_query, scope)
             if most == 1:
                 return len(rows)
             if page.total is None and not self.counts:
                 self._refuse("counts no records")
-            total = await self._total(page, asked)
+            total = await self._total(page, asked_query)
         return total if most is None else min(total, most)
 
     async def search(

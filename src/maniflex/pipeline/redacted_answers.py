@@ -57,10 +57,10 @@ async def _redact_refusal(ctx: Context, refusal: Response) -> None:
     try:
         await redact_answer(ctx, refusal)
     except BaseException as error:  # iterators of the application run here
-        failed = fence.absorb(error)
+        failure = fence.absorb(error)
         parts = refusal.error or {}
         refusal.error = {name: part for name, part in parts.items() if isinstance(part, str | bool)}
-        ctx.logger.error("the details of a refusal are left out: %s", failed, exc_info=failed)
+        ctx.logger.error("the details of a refusal are left out: %s", failure, exc_info=failure)
 
 
 async def write_for_caller(ctx: Context, response: Response) -> bytes:

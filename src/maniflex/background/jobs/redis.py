@@ -117,7 +117,9 @@ class RedisQueue:
         """
         await synchronise(self.clock)
         # A worker names its types in another order each time.
-        lost_token = next((token for token, lost in self._unanswered.items() if lost.issubset(types)), None)
+        lost_token = next(
+            (token for token, claim_types in self._unanswered.items() if claim_types.issubset(types)), None
+        )
         self._unanswered.pop(lost_token or "", None)  # another claim beside this one takes another
         token = lost_token or new_id()
         try:

@@ -137,16 +137,16 @@ class FileAccess:
 
         A caller of one tenant deletes no file of another, whatever the caller's role.
         """
-        asked = await self.look_up(ctx, key)
-        if asked.file is None:
+        asked_file = await self.look_up(ctx, key)
+        if asked_file.file is None:
             raise FileNotFound()
         if ctx.has_role(self._desk.config.files_admin_role):
             is_bound = ctx.auth is not None and bool(ctx.auth.tenant_id)
-            if is_bound and not _is_of_tenant(ctx, asked.file):
+            if is_bound and not _is_of_tenant(ctx, asked_file.file):
                 raise FileNotFound()
             return
-        await self.require_readable(ctx, asked)
-        if not asked.links and not asked.file.scope:
+        await self.require_readable(ctx, asked_file)
+        if not asked_file.links and not asked_file.file.scope:
             raise FileNotFound()
 
     async def is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
