@@ -450,7 +450,7 @@ async def test_a_look_at_a_bulk_change_of_the_panel_changes_nothing() -> None:
         browser = Browser(http)
         await browser.sign_in()
         await browser.get("/quotes")
-        chosen = {"ids": ["q001", "q002"], "action": "set", "field": "tenant", "value": "b"}
+        chosen = {"ids": ["q001", "q002"], "action": "set", "set.tenant": "b"}
         deletion = {"ids": ["q001", "q002"], "action": "delete"}
 
         assert "2 records would change" in text_of((await browser.post("/quotes/bulk", chosen)).text)
@@ -462,7 +462,7 @@ async def test_a_look_at_a_bulk_change_of_the_panel_changes_nothing() -> None:
         assert [key for key, record in backend.records.items() if record["tenant"] == "b"] == ["q001", "q002"]
         await browser.send("/quotes/bulk", {**deletion, "confirm": "1"})
         assert len(backend.records) == 248
-        everything = {"all": "1", "action": "set", "field": "tenant", "value": "c", "confirm": "1"}
+        everything = {"all": "1", "action": "set", "set.tenant": "c", "confirm": "1"}
         refused = await browser.post("/quotes/bulk", everything)
         assert (refused.status_code, "At most 200 records" in refused.text) == (422, True)
         assert {record["tenant"] for record in backend.records.values()} == {"a"}
