@@ -66,13 +66,16 @@ class Database:
         self._validator = store.meta.validator
         self._create = store.meta.create_record
         self._filled = tuple(sorted(store.meta.names_to_fill))
+        # A list binds the rows that a filter reaches by their own scopes. A backend reaches no others, and
+        # what it lists may not be the record that was asked for.
+        self._lists_filtered_reads = store.meta.options.backend is None
 
     async def read(self, ctx: Context) -> None:
         query = ctx._query
         if query is None:
             ctx.row = await self.store.read(ctx.resource_id)
             return
-        if query.search is not None:
+        if query.search is not None or (query.filters and self._lists_filtered_reads):
             row = await self._matching(ctx.resource_id, query)
         else:
             row = await self.store.read(ctx.resource_id, scope=self.touchable(ctx))
@@ -82,7 +85,7 @@ class Database:
             await self._include(ctx, query, [row], self.store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
-        """The row of that id, which a search may leave out as it would from a list."""
+        """The row of that id, which a filter or a search may leave out as it would from a list."""
         lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
         marker = self.store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
