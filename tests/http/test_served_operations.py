@@ -79,7 +79,7 @@ async def test_a_misspelt_parameter_is_refused(database_url: str, meant: str) ->
 
 
 OWN = (
-    "age=3 port=1 format=x _=1 lang=de tab=a v=1 utm_source=x sid=1"
+    "age=3 port=1 _=1 lang=de tab=a v=1 utm_source=x sid=1"
     " page2=1 srt=1 sor=1 pae=1 pag=1 _q=1 qs=1"
     " short=1 pace=1 soft=1 sport=1 stage=1 soort=x selected[]=1 emit=1"
     " tags[sort]=1 p=1 s=1 =2 []=1 [0] && = %20=1 %F0%9F%93%84=1 " + "x" * 3000

@@ -53,6 +53,7 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope_rules import ScopeRule, scope_table
 from maniflex.pipeline.scope_table import ScopeTable
+from maniflex.pipeline.served import serves
 from maniflex.query.parse import OwnParameters
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import searchable_fields
@@ -280,11 +281,14 @@ def _own_parameters(config: Config, pipeline: Pipeline, store: Store) -> OwnPara
     names = {
         name for r in registrations if r.models is None or store.meta.name in r.models for name, _ in r.params
     }
-    options, base = store.meta.options, f"{config.path_prefix}/{store.meta.table}"
-    has_files = any(not f.hidden for f, _ in file_fields(store.meta))
+    meta, base = store.meta, f"{config.path_prefix}/{store.meta.table}"
+    has_export = meta.options.export and serves(meta, Operation.EXPORT, item=False)
+    has_aggregate = meta.options.aggregate and serves(meta, Operation.LIST, item=False)
+    has_files = any(not f.hidden for f, _ in file_fields(meta))
+    has_files = has_files and serves(meta, Operation.READ_ATTACHMENT, item=True)
     features = {
-        "format": f"{base}/export" if options.export else "",
-        "aggregate": f"{base}/aggregate" if options.aggregate else "",
+        "format": f"{base}/export" if has_export else "",
+        "aggregate": f"{base}/aggregate" if has_aggregate else "",
         "download": f"{base}/{{id}}/{{field}}" if has_files else "",
     }
     elsewhere = {name: route for name, route in features.items() if route}
