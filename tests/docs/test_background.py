@@ -58,6 +58,7 @@ def test_every_public_method_of_a_run_is_on_the_page() -> None:
     for_the_engine = {
         "caller",
         "compensate",
+        "database",
         "handed_back",
         "open_steps",
         "over",

@@ -110,6 +110,7 @@ async def test_an_observation_says_who_asked_for_what(database_url: str) -> None
     assert read._replace(duration=0.0) == Observation(
         "GET", "/api/notes/{id}", f"/api/notes/{note['id']}", "Note", "read", 200, 0.0, len(answer.content),
         "r-1", TRACE[3:35], "ada", "acme", "192.0.2.7", note["id"],
+        traceparent=TRACE,
     )  # fmt: skip
     assert (streamed.operation, streamed.model, streamed.bytes_sent) == ("action", "", 8)
     assert (probe.route, probe.operation, probe.actor_id) == ("/live", "", "")
