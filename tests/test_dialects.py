@@ -24,12 +24,11 @@ from maniflex.background.runs.model import Status
 from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.store import ScheduleStore
 from maniflex.db.port import Adapter
+from maniflex.model.checks import DIALECTS
 from maniflex.model.meta import Kind
-from maniflex.model.query_model import DIALECTS
 from maniflex.query.operators import Op
 from maniflex.sql import statement_files
-from maniflex.sql.codec import decoder, encoder
-from maniflex.sql.literal import literal
+from maniflex.sql.codec import decoder, encoder, literal
 from maniflex.sql.operators import WRITERS, list_value, one_of
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.statement_files import COMMON, SCHEMA, folder, load, read, schema_statements

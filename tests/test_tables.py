@@ -107,7 +107,7 @@ def test_a_table_has_every_member_or_says_what_holds_for_the_others(table: Table
     "name",
     [
         "query.operators.OPERATORS",
-        "query.match.MATCHERS",
+        "query.query.MATCHERS",
         "sql.operators.WRITERS",
         "sql.operators._CONTAINS",
         "sql.codec._ENCODERS[sqlite]",

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from maniflex import Context, Model, Server, field
 from maniflex.errors import MOST_DETAILS as MOST
 from maniflex.errors import ValidationFailed
-from maniflex.model.floods import BoundedValidator
+from maniflex.model.validate import BoundedValidator
 from maniflex.testing import client
 
 

@@ -11,8 +11,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from maniflex.model import docstrings
-from maniflex.model.docstrings import field_texts
+from maniflex.model import class_body
+from maniflex.model.class_body import field_texts
 
 MODELS = '''
 from typing import Annotated, Generic, TypeVar
@@ -88,10 +88,10 @@ def test_a_class_without_a_source_says_what_its_annotations_say() -> None:
 def test_no_source_is_read_before_somebody_asks_and_none_twice(path: list[str], tmp_path: Path) -> None:
     (tmp_path / "tea_models_read.py").write_text(MODELS)
     path.insert(0, str(tmp_path))
-    before = docstrings._texts_in.cache_info().misses
+    before = class_body._texts_in.cache_info().misses
     models = import_models("tea_models_read")
-    assert docstrings._texts_in.cache_info().misses == before
+    assert class_body._texts_in.cache_info().misses == before
     for cls in (models.Tea, models.make(), models.Named):
         field_texts(cls)
     # Its own file, and that of `Model` unless another test asked before; none of pydantic or the library.
-    assert docstrings._texts_in.cache_info().misses - before <= 2
+    assert class_body._texts_in.cache_info().misses - before <= 2

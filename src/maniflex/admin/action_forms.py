@@ -23,8 +23,7 @@ from maniflex.admin.site import ModelSite, Sites
 from maniflex.admin.widgets import WIDGETS, UnreadableText
 from maniflex.model.field import RELATION_KEYWORD
 from maniflex.model.meta import Kind
-from maniflex.model.registry import unknown_model
-from maniflex.model.resolve import models_by_key
+from maniflex.model.registry import models_by_key, unknown_model
 
 if TYPE_CHECKING:
     from maniflex.admin.visit import Visit

@@ -16,7 +16,7 @@ from maniflex.admin.nested import MISSING, has_parts, part_controls, read_parts
 from maniflex.admin.pickers import NO_PICKER, Picker
 from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite
 from maniflex.admin.widgets import WIDGETS, Setting, UnreadableText, means_the_same
-from maniflex.model.docstrings import field_texts
+from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from maniflex.admin.visit import HTML, Visit
 from maniflex.db.primary import OnPrimary
 from maniflex.errors import Abort, BodyTooLarge, NotFound
 from maniflex.http.routing import Router
-from maniflex.model.docstrings import field_texts
+from maniflex.model.class_body import field_texts
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount

@@ -26,10 +26,10 @@ from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import Pipeline, middleware_of_model
-from maniflex.query.reachable import reachable_models
-from maniflex.sql.expired_rows import EXPIRY
+from maniflex.query.query import reachable_models
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.write import EXPIRY
 
 Use = tuple[Entry, frozenset[str] | None]  # an entry and the models it is registered for; None: all
 

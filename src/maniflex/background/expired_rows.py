@@ -14,7 +14,7 @@ from maniflex._clock import Clock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
 from maniflex.model.meta import ModelMeta
-from maniflex.sql.expired_rows import delete_expired
+from maniflex.sql.write import delete_expired
 
 EVERY = timedelta(minutes=1)
 BATCH = 1000

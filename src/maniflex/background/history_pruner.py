@@ -10,8 +10,8 @@ from datetime import timedelta
 from maniflex._clock import Clock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
+from maniflex.sql.history import delete_old_versions, last_of_stretch
 from maniflex.sql.model import ModelSql
-from maniflex.sql.old_versions import delete_old_versions, last_of_stretch
 
 EVERY = timedelta(hours=1)
 BATCH = 1000

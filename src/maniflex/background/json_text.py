@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from maniflex._json import has_half_character
 from maniflex.errors import ValidationFailed
-from maniflex.model.omission import TO_READ_BACK
+from maniflex.model.base import TO_READ_BACK
 
 decode = msgspec.json.decode
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u0000")

@@ -22,7 +22,7 @@ from pydantic_core import SchemaSerializer
 from maniflex.background.json_text import check_text, encode
 from maniflex.background.same_value import first_difference, has_fields
 from maniflex.errors import ValidationFailed
-from maniflex.model.omission import TO_READ_BACK
+from maniflex.model.base import TO_READ_BACK
 
 _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
 _CLASSES = frozenset({"model", "dataclass"})

@@ -19,8 +19,8 @@ from maniflex.db.port import Row
 from maniflex.db.store import Store
 from maniflex.errors import Forbidden
 from maniflex.model.base import Model
+from maniflex.model.history_row import secret_names
 from maniflex.model.meta import ModelMeta, ModelOptions
-from maniflex.model.secrets import secret_names
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
@@ -29,9 +29,8 @@ from maniflex.pipeline.policy_table import ModelPolicies, TablePolicy
 from maniflex.pipeline.reach import Guard, view_through
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.routes import RouteBuilder
-from maniflex.query.match import holds
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Forced, Narrowed, Scope, leaves
+from maniflex.query.query import AnyOf, Compare, Forced, Narrowed, Scope, holds, leaves
 from maniflex.sql import select
 
 _READS = frozenset({Operation.LIST, Operation.READ, Operation.HEAD})

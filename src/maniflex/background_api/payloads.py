@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from maniflex.background.json_text import decode, encode
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.errors import ValidationFailed
-from maniflex.model.omission import BY_ATTRIBUTE
+from maniflex.model.base import BY_ATTRIBUTE
 from maniflex.pipeline.binding import binder
 
 

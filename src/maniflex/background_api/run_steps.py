@@ -8,7 +8,7 @@ from __future__ import annotations
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background_api.reach import is_operator
-from maniflex.model.unreadable import is_unreadable
+from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation

@@ -18,9 +18,9 @@ from maniflex.db.backend import (
     has_method,
     operators_of,
 )
+from maniflex.model.checks import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
 from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
-from maniflex.model.query_model import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
 from maniflex.query.operators import Op
 from maniflex.query.query import Models
 

@@ -52,9 +52,8 @@ from maniflex.errors import (
 )
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
-from maniflex.query.hiding import Hiding
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Filter, Models, Query
+from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query
 from maniflex.sql.codec import encode_json
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.where import Scope

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from maniflex.query.match import holds
 from maniflex.query.operators import Op
+from maniflex.query.query import holds
 
 Values = Mapping[str, Any]
 USUAL_OPERATORS = frozenset({"eq", "in"})

@@ -14,7 +14,7 @@ from maniflex.db.columns import Column, Columns, has_type, type_ddl
 from maniflex.db.discard import discard_statements
 from maniflex.db.port import Executor
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.literal import literal
+from maniflex.sql.codec import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql
 from maniflex.sql.tables import quote

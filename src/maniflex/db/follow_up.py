@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maniflex.db.budget import Budget
 from maniflex.db.port import CommitRefused, Row
 from maniflex.errors import DatabaseError
-from maniflex.sql import follow_up as sql_follow_up
+from maniflex.sql import write as sql_follow_up
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 if TYPE_CHECKING:

@@ -21,9 +21,7 @@ from maniflex.db.redacted import Redaction
 from maniflex.db.store import Store
 from maniflex.model.history_row import HistoryOperation
 from maniflex.sql.bindings import BEFORE, THEN
-from maniflex.sql.history import Author, HistoryEntry, append
-from maniflex.sql.history_of_delete import ToldFields
-from maniflex.sql.json_forms import MOST_FIELDS
+from maniflex.sql.history import MOST_FIELDS, Author, HistoryEntry, ToldFields, append
 from maniflex.sql.statement import Sql
 
 Diff = dict[str, dict[str, Any]]

@@ -29,12 +29,11 @@ from maniflex.db.renames import rename_as_declared
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.defaults import ALWAYS_EQUAL
+from maniflex.sql.codec import literal
 from maniflex.sql.history_layouts import form_of
-from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.tables import quote
+from maniflex.sql.tables import ALWAYS_EQUAL, quote
 
 log = logging.getLogger("maniflex.migrate")
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError, RequestError, Timeout, Unavailable
-from maniflex.sql.model import ModelSql
+from maniflex.sql.model import ModelSql, gives, runs
 from maniflex.sql.statement import Sql
-from maniflex.sql.view import gives, runs
 
 
 async def check_queries(adapter: Adapter, models: Sequence[ModelSql]) -> None:

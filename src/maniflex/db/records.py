@@ -18,8 +18,7 @@ from maniflex.errors import DeclarationError, UnusableQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
-from maniflex.query.query import ClientQuery, Include, Models, Query, Scope, models_reached
-from maniflex.query.written_rows import fields_fixed_by
+from maniflex.query.query import ClientQuery, Include, Models, Query, Scope, fields_fixed_by, models_reached
 
 M = TypeVar("M", bound=Model)
 Conditions = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]

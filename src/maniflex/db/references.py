@@ -14,8 +14,8 @@ from maniflex.db.port import Tx
 from maniflex.errors import ForeignKeyViolation, NotFound
 from maniflex.model.meta import OnDelete, RelationKind
 from maniflex.query.query import through
-from maniflex.sql.reference import Reference
 from maniflex.sql.where import Scope
+from maniflex.sql.write import Reference
 
 if TYPE_CHECKING:
     from maniflex.db.store import Store

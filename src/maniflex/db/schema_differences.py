@@ -21,10 +21,9 @@ from maniflex.db.port import Executor
 from maniflex.db.renames import columns_when_renamed, index_renames, renamed_columns
 from maniflex.db.search_schema import search_difference
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.defaults import constant_default
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import quote
+from maniflex.sql.tables import constant_default, quote
 
 _COLLATION = "C"
 

@@ -12,9 +12,7 @@ from typing import Any
 
 from maniflex.errors import ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
-from maniflex.query.match import holds
-from maniflex.query.query import AnyOf, Compare, Forced, Scope
-from maniflex.query.written_rows import fixed_values, is_for_reading
+from maniflex.query.query import AnyOf, Compare, Forced, Scope, fixed_values, holds, is_for_reading
 
 
 def stamp(

@@ -26,7 +26,7 @@ from maniflex.model.base import Model
 from maniflex.sql import history as sql
 from maniflex.sql import select, write
 from maniflex.sql.codec import returned_value
-from maniflex.sql.history_of_delete import delete_with_version
+from maniflex.sql.history import delete_with_version
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.where import Scope, parent_keys
 

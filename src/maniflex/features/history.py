@@ -20,9 +20,8 @@ from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
 from maniflex.features.history_options import keeps_snapshots
 from maniflex.features.history_policies import RecordPolicies, page_meta
-from maniflex.model.history_row import HistoryOperation, history_model, is_versioned
+from maniflex.model.history_row import HistoryOperation, history_model, is_versioned, secret_names
 from maniflex.model.meta import ModelMeta
-from maniflex.model.secrets import secret_names
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.context import Context
@@ -36,8 +35,7 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id
 from maniflex.pipeline.transforms import change_records
-from maniflex.query.query import Query, Sort, leaves
-from maniflex.query.through_record import through_record
+from maniflex.query.query import Query, Sort, leaves, through_record
 from maniflex.sql import select
 from maniflex.sql.history_layouts import typed_value
 

@@ -16,7 +16,7 @@ from maniflex.files.links import keys_in
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.store import Link, LinkRow
 from maniflex.model.file_field import file_fields
-from maniflex.sql.all_rows import rows_among, rows_behind
+from maniflex.sql.select import rows_among, rows_behind
 from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage, stat_file
 
 PAGE = 500

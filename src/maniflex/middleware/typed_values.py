@@ -7,7 +7,7 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.query.operands import convert_value
+from maniflex.query.values import convert_value
 
 
 def typed_value(field: FieldMeta, value: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.compiler import compiles
 
-from maniflex.sql.defaults import NEW_ID, NOW
 from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.tables import NEW_ID, NOW
 
 
 class ByDatabase(ColumnElement[Any]):

@@ -29,9 +29,9 @@ from maniflex.migrations.source import (
 )
 from maniflex.migrations.target import MigrationTarget
 from maniflex.model.meta import FieldMeta
-from maniflex.sql.defaults import constant_default
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.tables import constant_default
 
 _IN_PLACE = (What.TYPE, What.NULL, What.DEFAULT, What.COLLATION)
 

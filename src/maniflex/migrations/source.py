@@ -13,10 +13,18 @@ from maniflex.db.columns import COLUMN_TYPES, Column
 from maniflex.db.indexes import ExistingIndex
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.decimal_order import decimal_column
-from maniflex.sql.defaults import NEW_ID, NOW, column_default
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import NAMED_BY_CONDITION, build_table, quote, sa_dialect, table_rules
+from maniflex.sql.tables import (
+    NAMED_BY_CONDITION,
+    NEW_ID,
+    NOW,
+    build_table,
+    column_default,
+    quote,
+    sa_dialect,
+    table_rules,
+)
 
 _WIDTH = 88
 _NOW = tuple(NOW[dialect] for dialect in Dialect)

@@ -7,15 +7,17 @@ The only home of the rules between options. Every check yields sentences without
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
 from maniflex.model.annotations import Shape
-from maniflex.model.declared import NUMBERS, Kind, OnDelete
+from maniflex.model.declared import NUMBERS, Index, Kind, ModelOptions, OnDelete, SoftDelete
 from maniflex.model.field import FLAGS, LocaleString
 from maniflex.model.file_field import file_problems
+from maniflex.model.meta import FieldMeta, Lock
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import INT_MAX, INT_MIN, exact, number
 
@@ -277,3 +279,170 @@ _BOUNDS: dict[Kind, Callable[[Any], int | float | Decimal] | None] = {
     Kind.BYTES: None,
     Kind.JSON: None,
 }
+
+
+# What can be wrong with model options on their own, before any field is looked at.
+
+
+_FLAGS = tuple(option.name for option in fields(ModelOptions) if option.type == "bool | None")
+_LANGUAGE = re.compile(r"[a-z][a-z_]*\Z")
+
+
+def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
+    """Options whose value is not one they take; their types are only promises until here."""
+    options: Any = declared_options
+    for flag in _FLAGS:
+        if not isinstance(getattr(options, flag), bool | None):
+            yield f"{flag} must be True or False"
+    for table in (options.table, options.history_table, options.renamed_from):
+        if table is not None and not (isinstance(table, str) and is_identifier(table)):
+            yield (
+                f"{table!r} cannot name a table; use letters, digits and underscores, "
+                f"at most {MAX_IDENTIFIER}"
+            )
+    if not isinstance(options.soft_delete, bool | str | SoftDelete | None):
+        yield "soft_delete must be True, False or the name of a field"
+    rows = options.max_export_rows
+    if rows is not None and (type(rows) is not int or rows < 1):
+        yield "max_export_rows must be a positive whole number"
+    if not isinstance(options.cursor_field, str | None):
+        yield "cursor_field must be the name of a field"
+    language = options.search_language
+    if language is not None and not (isinstance(language, str) and _LANGUAGE.match(language)):
+        yield f"search_language {language!r} is not the name of a language, like 'english'"
+    if options.default_locale is not None and not is_locale_code(options.default_locale):
+        yield f"default_locale {options.default_locale!r} is not a locale code"
+    operations = options.operations
+    if operations is not None and not isinstance(operations, str | list | tuple | set | frozenset):
+        yield "operations must be a list of operations"
+    yield from query_value_problems(options.query)
+    if options.locale_mode is not None and options.locale_mode not in LOCALE_MODES:
+        yield f"unknown locale_mode {options.locale_mode!r}; use {', '.join(LOCALE_MODES)}"
+
+
+def index_list(indices: Any) -> tuple[list[Index], list[str]]:
+    """The declared indices in one form, and what could not be read as one."""
+    valid: list[Index] = []
+    wrong: list[str] = []
+    if indices is not None and (isinstance(indices, str) or not isinstance(indices, Sequence)):
+        return valid, ["indices must be a list of Index(...) or of field names"]
+    for item in indices or ():
+        index = item if isinstance(item, Index) else _index_of(item)
+        if index is None or not _is_sound(index):
+            wrong.append(f"indices: {item!r} is not a list of field names")
+        else:
+            valid.append(Index(tuple(index.columns), index.unique, index.name))
+    return valid, wrong
+
+
+def _index_of(item: Any) -> Index | None:
+    return Index(tuple(item)) if isinstance(item, (list, tuple)) else None
+
+
+def _is_sound(index: Any) -> bool:
+    names, name = index.columns, index.name
+    if name is not None and not (isinstance(name, str) and is_identifier(name)):
+        return False
+    return isinstance(names, (list, tuple)) and bool(names) and all(isinstance(n, str) for n in names)
+
+
+# What a query model may not declare, because it owns no table and no rows.
+
+
+DIALECTS = ("sqlite", "postgresql")
+# What only a table of its own can have, of a model and of its fields.
+TABLE_OPTIONS = (
+    "renamed_from",
+    "versioned",
+    "versioned_diff_only",
+    "history_table",
+    "history_list",
+    "history_restore",
+    "history_scope",
+    "history_retention",
+    "indices",
+    "optimistic_lock",
+    "singleton",
+    "restore",
+)
+TABLE_FLAGS = ("unique", "index", "searchable")
+TABLE_EXTRAS = ("file", "scheduled", "on_delete")
+
+
+def query_value_problems(query: Any) -> Iterator[str]:
+    """The mistakes in the value of `query=` itself."""
+    if isinstance(query, Mapping):
+        unknown = [key for key in query if key not in DIALECTS]
+        if unknown:
+            yield f"query: there is no database {unknown[0]!r}; use {' and '.join(DIALECTS)}"
+        texts = list(query.values())
+    else:
+        texts = [] if query is None else [query]
+    if (query is not None and not texts) or not all(isinstance(t, str) and t.strip() for t in texts):
+        yield "query must be a SELECT, or a mapping from database to SELECT"
+
+
+def query_model_problems(
+    options: ModelOptions,
+    fields: Iterable[FieldMeta],
+    soft_delete: SoftDelete | None,
+    locks: Iterable[Lock],
+) -> Iterator[tuple[str | None, str]]:
+    """Problems with the field they are about, or None for the model."""
+    for option in TABLE_OPTIONS:
+        if getattr(options, option):
+            yield None, f"{option} cannot be set on a query model, whose rows are made by its query"
+    if soft_delete is not None:
+        yield None, "soft_delete cannot be set on a query model; leave deleted rows out in its query"
+    if any(True for _ in locks):
+        yield None, "lock_when cannot be set on a query model, which is never written"
+    names = []
+    for field in fields:
+        names.append(field.name)
+        wrong = [flag for flag in TABLE_FLAGS if getattr(field, flag)]
+        wrong += [name for name in TABLE_EXTRAS if name in field.extra]
+        wrong += ["encrypted"] * (field.encrypted is not None) + ["lock_scope"] * bool(field.lock_scope)
+        for option in wrong:
+            yield field.name, f"{option} cannot be set on a query model, which is never written"
+    if not names:
+        yield None, "a query model declares the columns its query gives"
+    if options.cursor_field and "id" not in names:
+        yield None, "cursor_field needs an id; declare `id: str` and give it in the query"
+
+
+# Fields of one model whose `renamed_from` contradict each other.
+
+
+def rename_problems(fields: Sequence[FieldMeta]) -> Iterator[tuple[str, str]]:
+    """(field, problem) of columns that two fields claim, and of circles."""
+    owners: dict[str, FieldMeta] = {}  # by old column
+    for field in fields:
+        if field.renamed_from is None:
+            continue
+        owner = owners.setdefault(field.renamed_from, field)
+        if owner is not field:
+            text = (
+                f"shares renamed_from={field.renamed_from!r} with {owner.name}; one column becomes one field"
+            )
+            yield field.name, text
+    yield from _circles(owners)
+
+
+def _circles(owners: dict[str, FieldMeta]) -> Iterator[tuple[str, str]]:
+    """A circle looks alike before and after, so nobody could tell whether its columns are renamed yet."""
+    visited_columns: set[str] = set()
+    for start in owners:
+        path: list[FieldMeta] = []
+        column = start
+        while column in owners and column not in visited_columns:
+            visited_columns.add(column)
+            path.append(owners[column])
+            column = owners[column].column
+        if path and column == start:
+            renames = ", ".join(f"{field.name} from {field.renamed_from!r}" for field in path)
+            yield (
+                path[0].name,
+                f"renamed_from goes round in a circle ({renames}), and the database does not show whether"
+                " that is done; remove it, and rename the columns with op.rename_column, by way of a third"
+                " name, in a file of `migrate make --empty`",
+            )

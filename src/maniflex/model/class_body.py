@@ -7,19 +7,23 @@ in `problems`, and the registry reports all of them at once.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import linecache
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo, ModelPrivateAttr
 from pydantic_core import PydanticUndefined
 
+from maniflex._callables import cache_by_class
 from maniflex._ids import new_id
 from maniflex._names import did_you_mean
 from maniflex.model.annotations import classify, is_unresolved
@@ -286,3 +290,76 @@ def _set_default(info: FieldInfo, options: Mapping[str, Any], nullable: bool) ->
 def rules_of(info: FieldInfo) -> Rules | None:
     """The rules a settled field carries."""
     return next((item for item in info.metadata if isinstance(item, Rules)), None)
+
+
+# What a class says of its fields: the text below an attribute, or the description in its annotation.
+#
+# Sources are read when somebody asks, once for each file; a class without a source file says nothing this
+# way.
+
+
+_Texts = dict[str, dict[str, str]]  # by the qualified name of the class, then by attribute
+
+
+@cache_by_class
+def field_texts(cls: type) -> Mapping[str, str]:
+    """The texts of the fields that have one, those of base classes included."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if _has_fields(base):
+            texts |= _written_below(base)
+    fields: Mapping[str, Any] = getattr(cls, "__pydantic_fields__", {})
+    texts |= {name: one_line(info.description) for name, info in fields.items() if info.description}
+    return {name: text for name, text in texts.items() if name in fields}
+
+
+def one_line(text: str) -> str:
+    """The first paragraph, without its line breaks."""
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+
+
+def _has_fields(cls: type) -> bool:
+    """Whether it may declare fields: a model, or a mixin with annotations of its own."""
+    return cls is not BaseModel and not vars(cls).keys().isdisjoint(("__annotations__", "__annotate_func__"))
+
+
+def _written_below(cls: type) -> Mapping[str, str]:
+    try:
+        path = inspect.getsourcefile(cls)
+    except (TypeError, OSError):  # made by code, or typed into a console
+        return {}
+    return {} if path is None else _texts_in(path, cls.__module__).get(cls.__qualname__, {})
+
+
+@lru_cache(maxsize=256)
+def _texts_in(path: str, module: str) -> _Texts:
+    try:
+        # The module knows how to read a file that lies in an archive.
+        tree = ast.parse("".join(linecache.getlines(path, vars(sys.modules[module]))))
+    except (SyntaxError, ValueError):
+        return {}
+    return {name: texts for name, node in _classes(tree, "") if (texts := dict(_attributes(node)))}
+
+
+def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """All classes of a file by their qualified names."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.ClassDef():
+                yield prefix + child.name, child
+                yield from _classes(child, f"{prefix}{child.name}.")
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from _classes(child, f"{prefix}{child.name}.<locals>.")
+            case _:
+                yield from _classes(child, prefix)
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Attributes, and the text that stands alone below each."""
+    for statement, below in zip(node.body, node.body[1:], strict=False):
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, one_line(text)

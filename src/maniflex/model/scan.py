@@ -8,7 +8,7 @@ with, get the meta and every problem found. Relations are left open; they need t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
@@ -20,21 +20,25 @@ from pydantic.fields import FieldInfo
 
 from maniflex._names import did_you_mean, table_name
 from maniflex.errors import ValidationFailed
-from maniflex.model.annotations import type_name
+from maniflex.model.annotations import Shape, roundtrip_problems, type_name
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.checks import option_problems
+from maniflex.model.checks import (
+    as_bound,
+    index_list,
+    locale_settings,
+    option_problems,
+    option_value_problems,
+    query_model_problems,
+    rename_problems,
+    unique_within,
+)
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
-from maniflex.model.declared_field import DeclaredField, field_meta
-from maniflex.model.field import FieldSpec
-from maniflex.model.file_field import file_name_problem
-from maniflex.model.json_roundtrip import roundtrip_problems
+from maniflex.model.field import FLAGS, FieldSpec, LocaleString, target_problems
+from maniflex.model.file_field import file_name_problem, file_rules
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
-from maniflex.model.options import index_list, option_value_problems
-from maniflex.model.query_model import query_model_problems
-from maniflex.model.renamed_fields import rename_problems
-from maniflex.model.scheduled_field import target_problems
+from maniflex.model.relation import reference_name
 from maniflex.model.validate import Validator, inside
-from maniflex.model.value_rules import Rules
+from maniflex.model.value_rules import Rules, json_reader
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
 
@@ -450,3 +454,63 @@ def _set_loaders(cls: type[Model], fields: Any) -> None:
 def _text_only(load: Callable[[str | bytes], Any]) -> Callable[[Any], Any]:
     """Values on their way to the database are already what the text would become."""
     return lambda value: load(value) if isinstance(value, (str, bytes)) else value
+
+
+# A field as the class body declares it, and the `FieldMeta` it becomes.
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredField:
+    """A field as the class body declares it."""
+
+    name: str
+    info: FieldInfo
+    shape: Shape
+    spec: FieldSpec
+
+    @property
+    def required(self) -> bool:
+        return self.info.is_required()
+
+
+def field_meta(item: DeclaredField) -> FieldMeta:
+    """What a field is once the class has been read; its default and its scope are not checked yet."""
+    options, shape = item.spec.options, item.shape
+    key_name = options.get("encrypted")
+    return FieldMeta(
+        name=item.name,
+        api=str(options.get("alias", item.name)),
+        column=str(options.get("column", item.name)),
+        renamed_from=options.get("renamed_from"),
+        kind=shape.kind,
+        type=shape.type,
+        nullable=shape.nullable,
+        required=item.required,
+        has_default=not item.required,
+        default=None if item.required or item.info.default_factory else item.info.default,
+        default_factory=cast(Any, item.info.default_factory),
+        enum=shape.enum,
+        min=as_bound(shape, options.get("min")),
+        max=as_bound(shape, options.get("max")),
+        min_length=options.get("min_length"),
+        max_length=options.get("max_length"),
+        pattern=options.get("pattern"),
+        **{flag: bool(options.get(flag)) for flag in FLAGS},
+        unique_within=unique_within(options.get("unique")),
+        lock_scope=reference_name(options.get("lock_scope")),
+        encrypted="default" if key_name is True else key_name or None,
+        load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
+        extra=MappingProxyType(_extra(options, shape)),
+    )
+
+
+def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """The declarations of opt-in features, each in a mapping of its own."""
+    extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
+    if "file" in options:
+        extra["file"] = file_rules(options["file"], is_list=shape.kind is Kind.JSON)
+    if "scheduled" in options:
+        extra["scheduled"] = MappingProxyType(dict(options["scheduled"]))
+    if shape.type is LocaleString:
+        extra["locale"] = MappingProxyType(locale_settings(options.get("locale") or True))
+    return extra

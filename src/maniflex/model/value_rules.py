@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, LiteralString, NoReturn, TypeVar, cast
 from uuid import UUID
 
+import msgspec
 from pydantic import GetCoreSchemaHandler, PydanticUserError, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
@@ -386,3 +387,46 @@ def json_trouble(value: Any, depth: int = 0) -> str | None:
         case _:
             return f"must hold JSON values only, not {type(value).__name__}"
     return next((trouble for part in parts if (trouble := json_trouble(part, depth + 1))), None)
+
+
+# JSON columns that may hold anything: a value that cannot be read is shown as that.
+#
+# SQLite takes any bytes for a text, PostgreSQL takes JSON that Python cannot read (a lone surrogate, a
+# list in a list in a list …), and an older version may have written another shape. A model that says
+# `__shows_unreadable__` gives such a value as `{"$unreadable": "the stored value as text"}`, so that one
+# record breaks neither itself nor the list it is in.
+
+
+KEY = "$unreadable"
+LONGEST = 10_000  # characters that are shown
+
+Load = Callable[[str | bytes], Any]
+
+
+def json_guard(load: Load, *, is_object: bool = False) -> Callable[[str | bytes], str]:
+    """What gives the stored text if it is JSON that `load` can read, and the text of its stand-in if not."""
+
+    def load_guarded(raw: str | bytes) -> str:
+        try:
+            text = raw if isinstance(raw, str) else raw.decode()
+            value = load(text)
+            if is_object and not isinstance(value, dict):
+                raise TypeError("it is no object")
+            if "NaN" in text or "Infinity" in text:  # which pydantic reads, and no client
+                msgspec.json.decode(text)
+        except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+            return msgspec.json.encode({KEY: _preview(raw)}).decode()
+        return text
+
+    return load_guarded
+
+
+def _preview(raw: str | bytes) -> str:
+    text = raw if isinstance(raw, str) else raw.decode(errors="backslashreplace")
+    text = text.replace("\0", "\\0")  # which no database would take, should somebody store it again
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def is_unreadable(value: Any) -> bool:
+    """Whether a value that was read stands for one that could not be."""
+    return isinstance(value, dict) and value.keys() == {KEY} and isinstance(value[KEY], str)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation
-from maniflex.query.query import shows
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import reachable_models, shows
 
 
 @dataclass(frozen=True, slots=True)

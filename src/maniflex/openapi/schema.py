@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema, to_jsonable_python
 
 from maniflex.model.base import Model
-from maniflex.model.docstrings import field_texts
+from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.model.value_rules import INT_MAX, INT_MIN
 from maniflex.pipeline.computed import Computed

@@ -21,9 +21,16 @@ from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
-from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, with_conditions
-from maniflex.query.reachable import models_along
-from maniflex.query.through_record import through_record
+from maniflex.query.query import (
+    Forced,
+    Narrowed,
+    Query,
+    Scope,
+    leaves,
+    models_along,
+    through_record,
+    with_conditions,
+)
 
 M = TypeVar("M", bound=Model)
 

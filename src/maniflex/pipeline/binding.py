@@ -15,8 +15,8 @@ from maniflex import _json
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
-from maniflex.model.floods import BoundedValidator
 from maniflex.model.messages import part_detail
+from maniflex.model.validate import BoundedValidator
 from maniflex.pipeline.client_schema import RECORD, Rewriter
 
 _MOST_BINDERS = 256

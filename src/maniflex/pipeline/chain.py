@@ -38,8 +38,7 @@ from maniflex.pipeline.registration import (
 from maniflex.pipeline.step_times import StepTimes
 from maniflex.pipeline.threads import Call
 from maniflex.pipeline.tracing import Tracing
-from maniflex.query.query import Models
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]

@@ -15,10 +15,9 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 from maniflex import _json
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
-from maniflex.model.floods import NOT_WALKED, is_flood
 from maniflex.model.messages import api_name, details
 from maniflex.model.meta import Kind
-from maniflex.model.validate import with_optional
+from maniflex.model.validate import NOT_WALKED, is_flood, with_optional
 from maniflex.pipeline.offload import give_way
 
 RECORD = "maniflex_record"  # marks the errors of a record among those of the type around it

@@ -25,7 +25,7 @@ from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.shown_rows import ShownRows, judge_of_written
 from maniflex.pipeline.steps.validate import Validate
 from maniflex.pipeline.unknown_fields import UnknownFields
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import reachable_models
 
 
 def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:

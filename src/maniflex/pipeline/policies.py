@@ -14,8 +14,7 @@ from maniflex.pipeline.policy_table import ModelPolicies, Policy, PolicyTable, T
 from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration
 from maniflex.pipeline.scope_rules import LAST
 from maniflex.pipeline.where_rule import Where, WhereRule
-from maniflex.query.query import Models
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import Models, reachable_models
 
 UNCOUNTED_META: dict[str, Any] = {
     "type": "object",

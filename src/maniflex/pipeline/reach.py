@@ -17,9 +17,17 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
-from maniflex.query.query import Filter, Include, Query, Scope, adopt, leaves, models_reached
-from maniflex.query.reachable import models_along
-from maniflex.query.written_rows import fields_fixed_by
+from maniflex.query.query import (
+    Filter,
+    Include,
+    Query,
+    Scope,
+    adopt,
+    fields_fixed_by,
+    leaves,
+    models_along,
+    models_reached,
+)
 
 Guard = Callable[[Context], Awaitable[None]]
 

@@ -17,8 +17,7 @@ from uuid import UUID
 
 from maniflex._fence import Fence
 from maniflex.errors import RequestError
-from maniflex.model.base import Model
-from maniflex.model.omission import HiddenFields
+from maniflex.model.base import HiddenFields, Model
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.redactions import NONE, Names

@@ -20,10 +20,15 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.serializer import Serializer
-from maniflex.query.hiding import NOTHING, Hiding, Undetermined
-from maniflex.query.query import Query, models_included
-from maniflex.query.reachable import reachable_models
-from maniflex.query.search_text import SearchText
+from maniflex.query.query import (
+    NOTHING,
+    Hiding,
+    Query,
+    SearchText,
+    Undetermined,
+    models_included,
+    reachable_models,
+)
 from maniflex.sql.listing import Listing
 from maniflex.sql.search import searchable_fields
 

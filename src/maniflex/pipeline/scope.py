@@ -11,9 +11,7 @@ from maniflex.db.store import Store
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body
-from maniflex.query.query import Forced, Scope
-from maniflex.query.reachable import related_models
-from maniflex.query.written_rows import fixed_values
+from maniflex.query.query import Forced, Scope, fixed_values, related_models
 
 SINGLETON_ID = "singleton"
 

@@ -25,9 +25,9 @@ from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
 from maniflex.pipeline.scope_table import BindingRule, ScopeTable, TableRule
-from maniflex.query.operands import require_operator
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
 from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
+from maniflex.query.values import require_operator
 
 LAST = 900  # the rank of rules: identity and roles are known, nothing is looked up yet
 _MOST_CONDITIONS = 512

@@ -17,8 +17,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import find_unbound
-from maniflex.query.query import Scope
-from maniflex.query.search_text import SearchText
+from maniflex.query.query import Scope, SearchText
 from maniflex.sql.search import searchable_fields
 
 DEFAULT_HITS = 20

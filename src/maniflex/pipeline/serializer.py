@@ -27,9 +27,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
-from maniflex.model.base import Model
+from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.model.omission import HiddenFields
 from maniflex.sql.codec import encode_json
 
 _plain_encoder = msgspec.json.Encoder()

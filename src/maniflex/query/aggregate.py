@@ -19,8 +19,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.query.conditions import ConditionReader, Where, is_open
-from maniflex.query.hiding import NOTHING, Hiding
-from maniflex.query.query import Compare, Filter, Query
+from maniflex.query.query import NOTHING, Compare, Filter, Hiding, Query
 
 DEFAULT_GROUPS = 100
 MOST_GROUPS = 1000

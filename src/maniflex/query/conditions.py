@@ -16,11 +16,9 @@ from maniflex._limits import Limits
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
-from maniflex.query.hiding import NOTHING, Hiding
-from maniflex.query.operands import operand, require_operator, split_operand
 from maniflex.query.operators import Op, Operator, Takes
-from maniflex.query.query import Compare, Query, find_field
-from maniflex.query.values import comparable
+from maniflex.query.query import NOTHING, Compare, Hiding, Query, find_field
+from maniflex.query.values import comparable, operand, require_operator, split_operand
 
 Where = Mapping[str, Any] | Iterable[Any]
 Path = tuple[RelationMeta, ...]

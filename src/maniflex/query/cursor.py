@@ -15,8 +15,7 @@ import msgspec
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta
-from maniflex.query.hiding import NOTHING, Hiding
-from maniflex.query.query import Cursor, Forced, Query
+from maniflex.query.query import NOTHING, Cursor, Forced, Hiding, Query
 from maniflex.query.values import parse_value
 
 _VERSION = 1

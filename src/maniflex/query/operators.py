@@ -1,7 +1,7 @@
 """The filter operators as data: what each takes, which kinds of field it is for, what it means.
 
 The parser, OpenAPI and the docs use the data as it is. How an operator is written in SQL is in
-`sql/operators.py: WRITERS`, how it is compared in Python in `query/match.py: MATCHERS`; a test holds
+`sql/operators.py: WRITERS`, how it is compared in Python in `query/query.py: MATCHERS`; a test holds
 all three tables to every `Op`.
 """
 

@@ -25,9 +25,8 @@ from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
 from maniflex.query.aggregate import entry_for, show_json
 from maniflex.query.conditions import ConditionReader
-from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.operators import Takes, operator
-from maniflex.query.query import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
+from maniflex.query.query import NOTHING, AnyOf, Compare, Filter, Hiding, Include, Models, Query, Sort, shows
 
 _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, UnusableQuery, UnusableScope
 from maniflex.model.base import Model
-from maniflex.model.history_row import is_history
+from maniflex.model.history_row import RECORD, is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
-from maniflex.query.operands import operand, require_operator
-from maniflex.query.operators import Op, Takes
-from maniflex.query.reachable import models_along, related_models
+from maniflex.query.operators import Op, Takes, fold_case
+from maniflex.query.values import operand, require_operator
 
 Models = Mapping[str, ModelMeta]
 Place = tuple[tuple[RelationMeta, ...], FieldMeta]  # a field, and the relations that lead to it
@@ -435,3 +436,248 @@ class ClientQuery:
     """Filters and sorts that a client has sent and that were read by the rules of clients."""
 
     query: Query
+
+
+# Which fields a caller may not see, as the readers of queries ask: field by field, when a client names
+# one.
+#
+# Most callers have nothing hidden from them, and most models have no such fields; then it is `NOTHING`.
+
+
+class Hiding(Protocol):
+    """What is hidden from one caller."""
+
+    def hides(self, field: FieldMeta) -> bool:
+        """Whether the caller may not see the values of the field."""
+
+    def closes(self, field: FieldMeta) -> bool:
+        """Whether the caller may not even compare them or sort by them."""
+
+
+class _Nothing:
+    def hides(self, field: FieldMeta) -> bool:
+        return False
+
+    def closes(self, field: FieldMeta) -> bool:
+        return False
+
+
+NOTHING: Hiding = _Nothing()
+
+
+class AskedFields:
+    """Hides nothing, and notes which of some fields a query is about."""
+
+    def __init__(self, fields: Collection[FieldMeta]) -> None:
+        self._fields = fields
+        self.asked: dict[FieldMeta, None] = {}
+
+    def hides(self, field: FieldMeta) -> bool:
+        if field in self._fields:
+            self.asked[field] = None
+        return False
+
+    closes = hides
+
+
+class Undetermined(Exception):
+    """Whether a field is hidden has to be worked out first."""
+
+    def __init__(self, field: FieldMeta) -> None:
+        super().__init__(field.name)
+        self.field = field
+
+
+# Which models relations lead to.
+
+
+def related_models(model: ModelMeta, models: Mapping[str, ModelMeta]) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first; then those that refer to it."""
+    visited_names = {model.name}
+    for meta in reachable_models(model, models):
+        visited_names.add(meta.name)
+        yield meta
+    for meta in models.values():
+        refers = any(r.target == model.name for r in meta.relations.values())
+        # A history says whose its rows are by the record alone; its own columns are about the author.
+        if refers and meta.name not in visited_names and not is_history(meta):
+            yield meta
+
+
+def reachable_models(model: ModelMeta, models: Mapping[str, ModelMeta]) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first."""
+    visited_names = {model.name}
+    ahead = [model]
+    for meta in ahead:  # grows while it is read
+        for relation in meta.relations.values():
+            for name in (relation.through, relation.target):
+                if name is not None and name not in visited_names and name in models:
+                    visited_names.add(name)
+                    ahead.append(models[name])
+                    yield models[name]
+
+
+def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
+    """The names of the models that a path of relations passes."""
+    for relation in path:
+        if relation.through is not None:
+            yield relation.through
+        yield relation.target
+
+
+# What binds the records of a versioned model, on the rows of its history: through the record they tell
+# of.
+#
+# A record that is marked as deleted still says whose its history is; one that is gone does not, so what
+# is bound at all does not show the history of such a record.
+
+
+def through_record(history: ModelMeta, query: Query) -> Scope:
+    """The conditions and filters of a query for the parent, for the rows of its history alone."""
+    return (
+        *_conditions(history, query),
+        *(_condition(history, item, query.models) for item in query.filters),
+    )
+
+
+def _conditions(history: ModelMeta, query: Query) -> Iterator[Forced | Narrowed]:
+    for condition in query.forced:
+        if isinstance(condition, Narrowed):
+            if condition.model == query.model.name:
+                yield _condition(history, condition.filter, query.models)
+        elif condition.model == history.name:
+            yield condition
+        elif condition.binds(query.model):
+            yield replace(condition, name=f"{RECORD}.{condition.name}", model=history.name)
+
+
+def _condition(history: ModelMeta, item: Filter, models: Models) -> Forced | Narrowed:
+    if isinstance(item, Compare) and _leads_to_one(item):
+        name = ".".join((RECORD, *(relation.name for relation in item.path), item.field.name))
+        return Forced(name, item.op, item.value, item.field.kind, history.name, models)
+    record = history.relations[RECORD]
+    if isinstance(item, AnyOf):
+        return Narrowed(AnyOf(tuple(_behind(record, one) for one in item.conditions)), history.name)
+    return Narrowed(_behind(record, item), history.name)
+
+
+def _leads_to_one(item: Compare) -> bool:
+    """Whether it compares a value with that of the record itself, or of one it belongs to."""
+    is_value = not isinstance(item.value, FieldMeta)
+    return is_value and all(relation.kind is RelationKind.BELONGS_TO for relation in item.path)
+
+
+def _behind(record: RelationMeta, item: Compare) -> Compare:
+    return replace(item, path=(record, *item.path))
+
+
+# What a scope says of rows that are written: which values their fields have.
+
+
+def fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
+    """The attributes whose values the scope sets, so that those in a body do not count."""
+    return {item.field.name for item in fixed_values(model, scope)}
+
+
+def fixed_values(model: ModelMeta, scope: Scope) -> Iterator[Compare]:
+    """The conditions that say which value a field of a written row has."""
+    for condition in scope:
+        item = None if is_for_reading(condition) else condition.on(model)
+        if isinstance(item, Compare) and item.op is Op.EQ and not item.path:
+            yield item
+
+
+def is_for_reading(condition: Forced | Narrowed) -> bool:
+    """Whether the condition binds only rows that are shown."""
+    return condition.of_shown
+
+
+# The text of a search that leaves some of the searchable fields out.
+
+
+class SearchText(str):
+    """A text that is looked for in all searchable fields but these.
+
+    A kind of `str`, so that what is left out goes along wherever the text goes.
+    """
+
+    __slots__ = ("without",)
+
+    without: tuple[FieldMeta, ...]
+
+    def __new__(cls, text: str, without: tuple[FieldMeta, ...]) -> SearchText:
+        self = super().__new__(cls, text)
+        self.without = without
+        return self
+
+    def __repr__(self) -> str:
+        return f"SearchText({str(self)!r}, {[f.name for f in self.without]})"
+
+
+def left_out(text: str | None) -> tuple[FieldMeta, ...]:
+    """The fields that a search for this text leaves out."""
+    return text.without if isinstance(text, SearchText) else ()
+
+
+def search_shape(text: str | None) -> tuple[str, ...] | None:
+    """What of a search decides the text of its statement."""
+    return None if text is None else tuple([f.name for f in left_out(text)])
+
+
+# Conditions on values in memory: what a row about to be written is held against.
+#
+# The databases evaluate the same operators in SQL (`sql/operators.py`); both must agree.
+
+
+Matcher = Callable[[Any, Any], bool]
+
+
+def holds(op: Op, value: Any, wanted: Any) -> bool:
+    """Whether a value satisfies a condition; what cannot be told here does not."""
+    if value is None:
+        return op is Op.IS_NULL
+    return MATCHERS[op](value, wanted)
+
+
+def _text(matcher: Callable[[str, str], bool]) -> Matcher:
+    """A comparison of texts in which ASCII letters are alike; no other value satisfies it."""
+    return lambda value, wanted: isinstance(value, str) and matcher(fold_case(value), fold_case(wanted))
+
+
+def _matches_pattern(text: str, pattern: str) -> bool:
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
+    wild = {"%": ".*", "_": "."}
+    expression = "".join(wild.get(p) or re.escape(p[-1]) for p in parts)
+    return re.fullmatch(expression, text, re.DOTALL) is not None
+
+
+def _cannot_be_told(value: Any, wanted: Any) -> bool:
+    """Another field is no value; what it holds is known to the database alone."""
+    return False
+
+
+# Of a value that is not null.
+MATCHERS: dict[Op, Matcher] = {
+    Op.EQ: operator.eq,
+    Op.NEQ: operator.ne,
+    Op.GT: operator.gt,
+    Op.GTE: operator.ge,
+    Op.LT: operator.lt,
+    Op.LTE: operator.le,
+    Op.LIKE: lambda value, wanted: isinstance(value, str) and _matches_pattern(value, wanted),
+    Op.ILIKE: _text(_matches_pattern),
+    Op.CONTAINS: _text(operator.contains),
+    Op.STARTS_WITH: _text(str.startswith),
+    Op.ENDS_WITH: _text(str.endswith),
+    Op.IN: lambda value, wanted: value in wanted,
+    Op.NOT_IN: lambda value, wanted: value not in wanted,
+    Op.BETWEEN: lambda value, wanted: bool(wanted[0] <= value <= wanted[1]),
+    Op.IS_NULL: lambda value, wanted: False,
+    Op.NOT_NULL: lambda value, wanted: True,
+    Op.EQ_FIELD: _cannot_be_told,
+    Op.NEQ_FIELD: _cannot_be_told,
+    Op.GT_FIELD: _cannot_be_told,
+    Op.GTE_FIELD: _cannot_be_told,
+    Op.LT_FIELD: _cannot_be_told,
+    Op.LTE_FIELD: _cannot_be_told,
+}

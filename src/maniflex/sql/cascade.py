@@ -10,15 +10,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from maniflex.sql.locks import lock_rows
 from maniflex.sql.model import ID, LOCK, ModelSql
 from maniflex.sql.operators import list_value, one_of
-from maniflex.sql.reference import Reference, key_values, named_rows, shape_of
 from maniflex.sql.select import own_version
 from maniflex.sql.statement import Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import Scope, parent_values, parents_inside, scope_conditions, shape, values
-from maniflex.sql.write import assignments, encode_values
+from maniflex.sql.write import (
+    Reference,
+    assignments,
+    encode_values,
+    key_values,
+    lock_rows,
+    named_rows,
+    shape_of,
+)
 
 _IDS = "$ids"
 _MOST = "$most"

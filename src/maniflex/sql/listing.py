@@ -16,10 +16,20 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
-from maniflex.query.hiding import NOTHING, AskedFields, Hiding
 from maniflex.query.parse import OwnParameters, parse, refuse_misplaced
-from maniflex.query.query import ClientQuery, Cursor, Forced, Models, Query, models_reached
-from maniflex.query.search_text import left_out, search_shape
+from maniflex.query.query import (
+    NOTHING,
+    AskedFields,
+    ClientQuery,
+    Cursor,
+    Forced,
+    Hiding,
+    Models,
+    Query,
+    left_out,
+    models_reached,
+    search_shape,
+)
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted, every_field, sort_key

@@ -16,13 +16,12 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex.model.history_row import HistoryOperation
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.query import Compare, Filter, Query, leaves
-from maniflex.sql.bindings import bound_then
+from maniflex.sql.bindings import bound_then, has_stamp, is_told
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.history_layouts import Layouts, is_unknown, newest_layout, value_then
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import Condition, test
-from maniflex.sql.scope_then import has_stamp, is_told
 from maniflex.sql.select import sort_key
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement

@@ -20,10 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
+from maniflex.model.field import FieldSchedule, FieldValues, ScheduledAction, schedules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.model.scheduled_field import FieldSchedule, FieldValues, ScheduledAction, schedules
+from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
-from maniflex.sql.literal import literal
 from maniflex.sql.statement import Dialect
 
 Condition = sa.ColumnElement[bool]

@@ -20,7 +20,7 @@ from sqlalchemy.sql.selectable import CTE, FromClause
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.query.search_text import left_out
+from maniflex.query.query import left_out
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import Condition
 from maniflex.sql.statement import Dialect, Sql, by_dialect

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
-from maniflex.query.query import Filter, Sort, leaves
-from maniflex.query.search_text import left_out, search_shape
+from maniflex.query.query import Filter, Sort, leaves, left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import BoundLookup, ModelSql
@@ -257,3 +256,34 @@ def _related_rows(
         most = sa.bindparam("most", type_=sa.Integer())
         statement = statement.limit(most).offset(sa.literal_column("0"))
     return compile_statement(statement, target.dialect)
+
+
+# All rows of a table in small pages, deleted ones too: for code that looks at every record there is.
+
+
+_AFTER = "$after"
+_IDS = "$ids"
+_MOST = "$most"
+
+
+def rows_behind(model: ModelSql, after: str, most: int) -> Sql:
+    """The first rows whose id comes behind `after`, in the order of ids."""
+    return model.shapes.get(("rows_behind",), _rows_behind, model).bind({_AFTER: after, _MOST: most})
+
+
+def _rows_behind(model: ModelSql) -> Compiled:
+    statement = sa.select(*model.columns).where(model.id > sa.bindparam(_AFTER, type_=model.id.type))
+    statement = statement.order_by(model.id).limit(sa.bindparam(_MOST, type_=sa.Integer()))
+    statement = statement.offset(sa.literal_column("0"))
+    return compile_statement(statement, model.dialect)
+
+
+def rows_among(model: ModelSql, ids: Sequence[str]) -> Sql:
+    """The rows of these ids, not locked."""
+    statement = model.shapes.get(("rows_among",), _rows_among, model)
+    return statement.bind({_IDS: list_value(model.dialect, ids)})
+
+
+def _rows_among(model: ModelSql) -> Compiled:
+    statement = sa.select(*model.columns).where(one_of(model.dialect, model.id, _IDS))
+    return compile_statement(statement, model.dialect)

@@ -17,8 +17,8 @@ from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed, leaves
 from maniflex.query.query import Scope as Scope
+from maniflex.sql.bindings import conditions_then
 from maniflex.sql.operators import WRITERS, Condition, test
-from maniflex.sql.scope_then import conditions_then
 from maniflex.sql.statement import by_dialect
 
 if TYPE_CHECKING:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.sql.codec import encoder, value_to_expect
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.operators import Condition
-from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
-from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
-from maniflex.sql.where import (
-    Scope,
-    parent_values,
-    parents_inside,
-    scope_conditions,
-    shape,
-    values,
-)
+from maniflex.sql.statement_files import NamedStatement, statement_of
+from maniflex.sql.tables import quote
+from maniflex.sql.where import Scope, parent_values, parents_inside, scope_conditions, shape, values
 
 
 def insert(model: ModelSql, values: Mapping[str, Any], *, ignore_existing: bool = False) -> Sql:
@@ -233,3 +232,158 @@ def writable(model: ModelSql, scope: Scope = (), *, versioned: bool = False) -> 
         column = model.comparison_column(model.meta.by_name[lock.field])
         conditions.append(column.is_distinct_from(sa.bindparam(f"{LOCK}{i}")))
     return conditions
+
+
+# Locks on the rows that a statement reads.
+
+
+def lock_rows(statement: sa.Select[Any], dialect: Dialect, **options: Any) -> sa.Select[Any]:
+    """The statement, holding its rows until the transaction ends; on SQLite the transaction is the lock."""
+    return by_dialect(dialect, sqlite=statement, postgres=statement.with_for_update(**options))
+
+
+# Keys of a row about to be written: the rows they name must be there, alive and inside the scope.
+#
+# The check is part of the statement that writes, so nothing can come between the two. On Postgres the
+# named row is held against deletion until the transaction ends; on SQLite there is no other writer
+# meanwhile.
+
+
+_REF = "$ref$"  # no attribute can be called like this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A key, by its attribute, and the model whose row it names."""
+
+    key: str
+    target: ModelSql
+
+
+def shape_of(references: Sequence[Reference]) -> tuple[str, ...]:
+    return tuple([reference.key for reference in references])
+
+
+def key_values(references: Sequence[Reference], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the conditions."""
+    return {_REF + reference.key: row[reference.key] for reference in references}
+
+
+def key_parameter(reference: Reference) -> sa.BindParameter[str]:
+    return sa.bindparam(_REF + reference.key, type_=sa.Text())
+
+
+def named_rows(references: Sequence[Reference], scope: Scope) -> list[Condition]:
+    """For each key, that the row it names is there to be referred to."""
+    return [_named_row(place, reference, scope) for place, reference in enumerate(references)]
+
+
+def _named_row(place: int, reference: Reference, scope: Scope) -> Condition:
+    target = reference.target
+    table = target.table.alias()
+    rows = sa.select(table.c[target.id.name]).where(
+        table.c[target.id.name] == key_parameter(reference),
+        *target.live(table),
+        *scope_conditions(target, table, scope),
+    )
+    locked_rows = lock_rows(rows, target.dialect, read=True, key_share=True).cte(f"ref${place}")
+    exists = sa.exists(sa.select(sa.literal_column("1")).select_from(locked_rows))
+    return by_dialect(target.dialect, sqlite=sa.exists(rows), postgres=exists)
+
+
+# An insert and the write that follows from its row, in one statement. Of PostgreSQL.
+
+
+_PLACE = re.compile(r"\$(\d+)")
+# Equal values of these kinds may be written differently, and JSON cannot be compared otherwise.
+_COMPARED_AS_TEXT = (Kind.JSON, Kind.DECIMAL)
+
+
+def row_to_expect(model: ModelSql, insert: Sql) -> Sequence[Any] | None:
+    """The row, in Python's types, that the insert will give back; None when that is not certain."""
+    sent = dict(zip(_insertion(model, insert).order, insert.params, strict=True))
+    row = []
+    for field in model.meta.fields:
+        value = sent[field.name]
+        if value is not None:
+            is_certain, value = value_to_expect(field.kind, value)
+            if not is_certain:
+                return None
+        row.append(value)
+    return row
+
+
+def insert_with(model: ModelSql, insert: Sql, follow_up: Sql) -> Sql:
+    """Both in one statement that gives back the new row, stored as it was sent.
+
+    It fails, with a division by zero, unless each of them changes one row.
+    """
+    key = ("insert_with", insert.text, follow_up.text)
+    statement = model.shapes.get(key, _insert_with, model, insert, follow_up.text)
+    return Sql(statement.text, (*insert.params, *follow_up.params))
+
+
+def _insertion(model: ModelSql, insert: Sql) -> Compiled:
+    return model.shapes.get(("insertion", insert.text), model.shapes.find, insert.text)
+
+
+def _insert_with(model: ModelSql, insert: Sql, follow_up: str) -> Compiled:
+    order = _insertion(model, insert).order
+    shifted = _PLACE.sub(lambda place: f"${int(place[1]) + len(insert.params)}", follow_up)
+    fields = model.meta.fields
+    same = [_is_as_sent(model, f.column, f.kind, order.index(f.name)) for f in fields]
+    text = _TEXT.format(insert=insert.text, follow_up=shifted, same=" AND ".join(same))
+    return Compiled(text, order)
+
+
+def _is_as_sent(model: ModelSql, column: str, kind: Kind, place: int) -> str:
+    cast = "::text" if kind in _COMPARED_AS_TEXT else ""
+    return f"written.{quote(column, model.dialect)}{cast} IS NOT DISTINCT FROM ${place + 1}{cast}"
+
+
+_TEXT = """
+WITH written AS ({insert}), followed AS ({follow_up})
+SELECT written.* FROM (SELECT count(*) AS changes FROM followed) AS counted LEFT JOIN written ON true
+ WHERE 1 / CASE WHEN counted.changes = 1 AND {same} THEN 1 ELSE 0 END = 1"""
+
+
+# The delete of a batch of rows whose `expires_at`, a moment or its nanoseconds, or whose age has passed.
+
+
+EXPIRY = "expires_at"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TEXTS = {
+    Dialect.SQLITE: (
+        "DELETE FROM {table} WHERE id IN"
+        " (SELECT id FROM {table} WHERE {column} <= :before ORDER BY {column} LIMIT :most)"
+    ),
+    # A row somebody is using is left for the next time, and looked at again once it is locked.
+    Dialect.POSTGRES: (
+        "WITH due AS MATERIALIZED (SELECT id FROM {table} WHERE {column} <= :before"
+        " ORDER BY {column} LIMIT :most FOR UPDATE SKIP LOCKED)"
+        " DELETE FROM {table} USING due WHERE {table}.id = due.id"
+    ),
+}
+
+
+def delete_expired(
+    meta: ModelMeta, dialect: Dialect, before: datetime, most: int, column: str = EXPIRY
+) -> Sql:
+    """Delete up to `most` rows whose column is at `before` or earlier, the oldest first."""
+    moment = _encode(meta.by_name[column].kind, dialect, before)
+    return _statement(meta.table, column, dialect).bind(before=moment, most=most)
+
+
+def _encode(kind: Kind, dialect: Dialect, moment: datetime) -> Any:
+    """The moment as the column has it."""
+    if kind is Kind.INT:
+        return (moment - _EPOCH) // _MICROSECOND * 1000
+    encode = encoder(kind, dialect)
+    return moment if encode is None else encode(moment)
+
+
+@cache
+def _statement(table: str, column: str, dialect: Dialect) -> NamedStatement:
+    names = {"table": quote(table, dialect), "column": quote(column, dialect)}
+    return statement_of(_TEXTS[dialect].format(**names), dialect)

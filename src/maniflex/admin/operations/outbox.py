@@ -24,7 +24,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.spans import span
 from maniflex.db.records import Records
-from maniflex.model.unreadable import is_unreadable
+from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
 

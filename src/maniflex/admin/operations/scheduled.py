@@ -12,7 +12,7 @@ from maniflex.admin.visit import Visit
 from maniflex.background.processes.overview import count_text
 from maniflex.background.scheduled_fields.report import Report
 from maniflex.errors import NotFound
-from maniflex.model.scheduled_field import FieldSchedule, ScheduledAction
+from maniflex.model.field import FieldSchedule, ScheduledAction
 from maniflex.pipeline.response import Response
 
 

@@ -20,7 +20,7 @@ from maniflex.background.declaring import as_duration, duration_problems, switch
 from maniflex.background.json_text import encode
 from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import DeclarationError, ValidationFailed
-from maniflex.model.omission import losses
+from maniflex.model.base import losses
 
 DEFAULT_PREFIX = "default."
 MAX_ATTEMPTS = 3

@@ -32,7 +32,7 @@ from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, St
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
-from maniflex.model.unreadable import is_unreadable
+from maniflex.model.value_rules import is_unreadable
 
 T = TypeVar("T")
 P = TypeVar("P", default=Any)

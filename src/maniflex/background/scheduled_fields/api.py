@@ -13,8 +13,8 @@ from maniflex.background.part import DeclaredPart
 from maniflex.background.scheduled_fields.observers import Observer, OnDelete, OnSetField, Subscribers
 from maniflex.background.scheduled_fields.report import Report
 from maniflex.background.scheduled_fields.runner import Runner
+from maniflex.model.field import FieldSchedule, schedules
 from maniflex.model.meta import ModelMeta
-from maniflex.model.scheduled_field import FieldSchedule, schedules
 
 if TYPE_CHECKING:
     from maniflex.background.runs.api import Work

@@ -9,8 +9,8 @@ from typing import Any
 
 from maniflex.db.cascade import deletion
 from maniflex.db.port import Tx
+from maniflex.model.field import FieldSchedule, ScheduledAction
 from maniflex.model.meta import ModelMeta
-from maniflex.model.scheduled_field import FieldSchedule, ScheduledAction
 
 OnDelete = Callable[[str, str], Awaitable[object] | object]
 OnSetField = Callable[[str, str, str, Any], Awaitable[object] | object]

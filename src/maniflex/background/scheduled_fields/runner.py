@@ -16,8 +16,8 @@ from maniflex.background.scheduled_fields.sweep import IndexSweep, SweepSettings
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import current_tx
 from maniflex.errors import DatabaseError
+from maniflex.model.field import FieldSchedule
 from maniflex.model.meta import ModelMeta
-from maniflex.model.scheduled_field import FieldSchedule
 from maniflex.sql.scheduled_fields import Place, count_due
 from maniflex.sql.scheduled_indexes import schedule_indexes
 

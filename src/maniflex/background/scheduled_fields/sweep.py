@@ -31,7 +31,7 @@ from maniflex.errors import (
     RequestError,
     TransactionError,
 )
-from maniflex.model.scheduled_field import ScheduledAction
+from maniflex.model.field import ScheduledAction
 from maniflex.sql import scheduled_fields
 from maniflex.sql.scheduled_indexes import ScheduleIndex
 from maniflex.sql.statement import Sql

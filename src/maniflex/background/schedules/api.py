@@ -42,7 +42,7 @@ from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
 from maniflex.errors import Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
-from maniflex.model.unreadable import is_unreadable
+from maniflex.model.value_rules import is_unreadable
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import schema_statements
 

@@ -25,7 +25,7 @@ from maniflex.pipeline.response import status_of
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.scope import require_binding
 from maniflex.pipeline.served import serves
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import reachable_models
 
 _OUT_OF_REACH = frozenset({401, 403, 404})  # what says of a record that this caller may not read it
 

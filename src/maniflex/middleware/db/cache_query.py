@@ -31,7 +31,7 @@ from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At
 from maniflex.pipeline.steps.db import Database
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import reachable_models
 
 OWN = "own:"  # before the keys of the application's own
 _LARGEST = 1_000_000  # bytes of an entry

@@ -22,7 +22,7 @@ from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.registration import Middleware, Next, Registration
 from maniflex.pipeline.response import Response
-from maniflex.query.reachable import reachable_models
+from maniflex.query.query import reachable_models
 
 _READS = frozenset(Operation(name) for name in Operation.READS)
 

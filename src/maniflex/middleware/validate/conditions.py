@@ -13,8 +13,8 @@ from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.entry import require_field
-from maniflex.query.operands import operand, split_operand
 from maniflex.query.operators import OPERATORS, Op
+from maniflex.query.values import operand, split_operand
 
 _OPERATORS: dict[str, tuple[Op, Callable[[Any, Any], bool]]] = {
     "eq": (Op.EQ, operator.eq),

@@ -17,7 +17,7 @@ from maniflex.pipeline.checks import Check, Draft, Problems, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.query.operands import convert_value
+from maniflex.query.values import convert_value
 
 ENGINES = ("linear", "python")
 
