@@ -15,8 +15,8 @@ import pytest
 
 from maniflex.db.postgres import pool as pool_module
 from maniflex.db.postgres.adapter import PostgresAdapter
-from maniflex.db.postgres.cancellation import ServerConnection
 from maniflex.db.postgres.connection import PooledConnection
+from maniflex.db.postgres.hosts import ServerConnection
 from maniflex.db.postgres.pool import Pool
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql

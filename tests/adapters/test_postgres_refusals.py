@@ -9,8 +9,7 @@ import asyncpg
 import pytest
 
 from maniflex import Server
-from maniflex.db.postgres.address import parse_address
-from maniflex.db.postgres.refusals import combine_failures, refusal
+from maniflex.db.postgres.hosts import combine_failures, parse_address, refusal
 from maniflex.errors import ConfigError, Unavailable
 from maniflex.pipeline.response import error_response
 

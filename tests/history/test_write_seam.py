@@ -16,8 +16,8 @@ from maniflex import Context, Model, Run, Server, field, scheduled
 from maniflex._caller import caller
 from maniflex.db import changes
 from maniflex.db.changes import Change
-from maniflex.db.listened_store import listen
 from maniflex.db.port import Tx
+from maniflex.db.versioned_store import listen
 from maniflex.testing import FakeClock, client
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import model_validator
 
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_many
-from maniflex.db import versions
+from maniflex.db import unchanged
 from maniflex.errors import NotFound, SerializationFailure, TransactionError, ValidationFailed
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of
@@ -542,7 +542,7 @@ async def test_reads_answer_inside_a_transaction_as_they_do_outside(database_url
 async def test_a_transaction_that_reads_very_many_records_stays_safe(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "KEPT", 10)
+    monkeypatch.setattr(unchanged, "KEPT", 10)
     async with bank(postgres_url) as b:
         accounts = b.server.db(Account)
         for n in range(40):
@@ -566,8 +566,8 @@ async def test_a_transaction_that_reads_very_many_records_stays_safe(
 
 
 def test_of_more_rows_than_are_kept_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "KEPT", 10)
-    table = versions.TableVersions()
+    monkeypatch.setattr(unchanged, "KEPT", 10)
+    table = unchanged.TableVersions()
     table.note_rows([(str(n), n) for n in range(20)], 0, 1)
     before = table.complete
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from urllib.parse import urlsplit
 
-from maniflex.db.postgres.replica import POSITION
+from maniflex.db.postgres.replicated import POSITION
 from tests.kit.postgres import execute, fetch_value
 from tests.kit.private_postgres import PrivatePostgres, Standby
 from tests.kit.waiting import eventually

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from maniflex import Context, Model, Run, Server, field
-from maniflex.db.postgres.replica import REPLAYED
-from maniflex.db.postgres.replicated import ReplicatedAdapter
+from maniflex.db.postgres.replicated import REPLAYED, ReplicatedAdapter
 from maniflex.middleware import db
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

@@ -16,8 +16,7 @@ import pytest
 
 from maniflex import Context, Model, Server, field
 from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.db.postgres.replica import Replica
-from maniflex.db.postgres.replicated import ReplicatedAdapter
+from maniflex.db.postgres.replicated import Replica, ReplicatedAdapter
 from maniflex.errors import ConfigError
 from maniflex.sql.statement import Sql
 from maniflex.testing import client

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from maniflex.errors import ConfigError, PresignUnsupported, StorageError
 from maniflex.storage import LocalStorage, MemoryStorage, UrlSigner, key_problem, new_key
-from maniflex.storage.disposition import content_disposition, is_inline
+from maniflex.storage.signer import content_disposition, is_inline
 from maniflex.testing import FakeClock
 
 HOUR = timedelta(hours=1)

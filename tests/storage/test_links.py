@@ -12,7 +12,7 @@ import pytest
 
 from maniflex.errors import ConfigError, FileNotFound, StorageError
 from maniflex.storage import FileMeta, LocalStorage
-from maniflex.storage._directory import INCOMING
+from maniflex.storage.local import INCOMING
 from tests.kit.local_files import contents, files, put, read
 
 SECRET = b"the secret"

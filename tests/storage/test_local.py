@@ -16,7 +16,7 @@ import pytest
 
 from maniflex.errors import FileNotFound, StorageError, StorageFull
 from maniflex.storage import FileExists, FileMeta, LocalStorage
-from maniflex.storage._directory import INCOMING
+from maniflex.storage.local import INCOMING
 from maniflex.testing import FakeClock
 from tests.kit.local_files import files, names, put, read
 from tests.kit.processes import nursery, run_program

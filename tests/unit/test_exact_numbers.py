@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maniflex.db.sqlite.numbers import average, install
+from maniflex.db.sqlite.connect import average, install
 from maniflex.sql.aggregate import plain
 
 

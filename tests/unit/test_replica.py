@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.db.postgres.replica import Place, Replica
-from maniflex.db.primary import OnPrimary
+from maniflex.db.current import OnPrimary, ReplicaReader, current_reader
+from maniflex.db.postgres.replicated import Place, Replica
 from maniflex.http.position_token import read_token, write_token
 
 

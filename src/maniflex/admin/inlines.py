@@ -21,7 +21,7 @@ from maniflex.admin.names import title_of
 from maniflex.admin.pickers import label_controls, pickers_of
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
-from maniflex.db.backed_models import why_apart
+from maniflex.db.backed_store import why_apart
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.steps.browse import PageRequest

@@ -17,7 +17,7 @@ from maniflex.admin.parts import PanelParts
 from maniflex.admin.refusals import error_page
 from maniflex.admin.route import PanelRoute
 from maniflex.admin.visit import HTML, Visit
-from maniflex.db.primary import OnPrimary
+from maniflex.db.current import OnPrimary
 from maniflex.errors import Abort, BodyTooLarge, NotFound
 from maniflex.http.routing import Router
 from maniflex.model.class_body import field_texts

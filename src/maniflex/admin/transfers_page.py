@@ -36,7 +36,7 @@ from maniflex.features.export import Format
 from maniflex.features.tabular import harmless
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.storage.disposition import content_disposition
+from maniflex.storage.signer import content_disposition
 from maniflex.transfer.cells import harmless_cell
 from maniflex.transfer.mapping import ERROR_COLUMN
 from maniflex.transfer.source import FileFormat

@@ -14,9 +14,8 @@ from typing import Any, TypeVar, overload
 
 from maniflex._caller import caller, speak_as
 from maniflex.app.assembly import Assembly
-from maniflex.db.current import transaction
+from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
-from maniflex.db.primary import OnPrimary
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.features.history_api import ModelHistory

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from maniflex._clock import Clock
 from maniflex.config import DEFAULT, Config, database_address, sqlite_path
-from maniflex.db.backed_models import backed_relation_problems, backend_problems
-from maniflex.db.backed_store import BackedStore
+from maniflex.db.backed_store import BackedStore, backed_relation_problems, backend_problems
 from maniflex.db.cascade import junction_problems, unenforceable
 from maniflex.db.port import Adapter
 from maniflex.db.statements import OnStatement, SlowStatements, StatementDurations, StatementObservers

@@ -16,8 +16,8 @@ from maniflex.background.environment import Environment
 from maniflex.background.expired_rows import ExpiredRows
 from maniflex.background.history_pruner import HistoryPruner, KeptHistory
 from maniflex.db.changes import Change
-from maniflex.db.listened_store import listen
 from maniflex.db.port import Adapter, Tx
+from maniflex.db.versioned_store import listen
 from maniflex.features.actions import Action
 from maniflex.features.history_options import how_long_kept
 from maniflex.model.base import Model

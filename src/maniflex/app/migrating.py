@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from maniflex.app.assembly import Assembly
 from maniflex.app.durable import Durable
 from maniflex.config import Config
+from maniflex.db.columns import read_heads
+from maniflex.db.current import reading
 from maniflex.db.decimal_schema import use_order_keys_if_there
 from maniflex.db.drift import check_drift
 from maniflex.db.history_schema import note_layouts
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
-from maniflex.db.primary import reading
-from maniflex.db.query_models import check_queries
 from maniflex.db.records import Records
-from maniflex.db.version_table import read_heads
+from maniflex.db.schema_differences import check_queries
 from maniflex.errors import ManiflexError
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.sql.model import ModelSql

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from maniflex._start_warnings import stop_collecting
 from maniflex.config import Config
-from maniflex.db.columns import read_columns
+from maniflex.db.columns import read_columns, read_heads
+from maniflex.db.current import reading
 from maniflex.db.drift import check_drift, refuse_drift
 from maniflex.db.port import Adapter
-from maniflex.db.primary import reading
-from maniflex.db.version_table import read_heads
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.sql.model import ModelSql

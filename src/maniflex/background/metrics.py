@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from maniflex.db.primary import ApartFromReader
+from maniflex.db.current import ApartFromReader
 
 Labels = tuple[tuple[str, str], ...]
 Values = list[tuple[Labels, float]]

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from maniflex.app.server import Server
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.cli.process import run_once
+from maniflex.db.columns import has_table
 from maniflex.db.port import Adapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
-from maniflex.db.version_table import has_table
 from maniflex.errors import ConfigError
 
 T = TypeVar("T")

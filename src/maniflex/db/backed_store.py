@@ -7,12 +7,23 @@ the conditions before it is changed or deleted.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin, get_type_hints
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -20,7 +31,11 @@ from pydantic import TypeAdapter
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._limits import Limits
+from maniflex._names import did_you_mean
 from maniflex.db.backend import (
+    OPTIONAL_METHODS,
+    REQUIRED_METHODS,
+    WRITE_METHODS,
     BackendAnyOf,
     BackendCondition,
     BackendPage,
@@ -32,11 +47,10 @@ from maniflex.db.backend import (
     operators_of,
     plain_value,
 )
-from maniflex.db.backend_adapter import BackendAdapter
 from maniflex.db.budget import Budget, rows_size
 from maniflex.db.changes import ChangeKind, tell
 from maniflex.db.current import transaction
-from maniflex.db.port import Row, Tx
+from maniflex.db.port import STREAM_BATCH, Adapter, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.references import StoresByModel
 from maniflex.db.store import Store
 from maniflex.db.unrolled import is_trial, judge_outcome
@@ -51,11 +65,14 @@ from maniflex.errors import (
     UnusableScope,
 )
 from maniflex.model.base import Model
+from maniflex.model.checks import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
+from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query
 from maniflex.sql.codec import encode_json
 from maniflex.sql.listing import Listing, Listings
+from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.where import Scope
 
 log = logging.getLogger("maniflex.backend")
@@ -530,3 +547,235 @@ def _stored_form(field: FieldMeta, value: Any) -> Any:
 def _has_more(page: BackendPage, row_count: int, limit: int | None) -> bool:
     """Whether there are rows behind those of a page; one that is full may have some."""
     return page.more is True if page.more is not None else row_count == limit
+
+
+# Stands where a database would: what a model with a backend has instead of one.
+#
+# There is no SQL to run. Its transaction is an empty one: nothing of a backend is rolled back, and the
+# calls for after the commit run when the block ends without an error.
+
+
+class _NoSql:
+    read_versions = None
+    dialect = Dialect.SQLITE  # nothing is ever written in it
+
+    def __init__(self, model: str, backend: str) -> None:
+        self._model, self._backend = model, backend
+
+    def _refuse(self) -> NoReturn:
+        raise DeclarationError(f"{self._model} is kept by {self._backend}, which runs no SQL")
+
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        self._refuse()
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        self._refuse()
+
+    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
+        self._refuse()
+
+    async def write(self, sql: Sql) -> list[Row]:
+        self._refuse()
+
+    async def execute(self, sql: Sql) -> int:
+        self._refuse()
+
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
+        self._refuse()
+
+
+class _EmptyTx(_NoSql, CommitHooks):
+    def __init__(self, model: str, backend: str) -> None:
+        _NoSql.__init__(self, model, backend)
+        CommitHooks.__init__(self)
+
+    def doom(self) -> None:
+        """There is nothing that could be committed."""
+
+
+class BackendAdapter(_NoSql):
+    """The place of one model that has a backend; each has its own."""
+
+    @property
+    def label(self) -> str:
+        return f"{self._backend} of {self._model}"
+
+    async def open(self, *, read_only: bool = False) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None: ...
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
+    ) -> AsyncIterator[Tx]:
+        tx = _EmptyTx(self._model, self._backend)
+        yield tx
+        await tx.committed()
+
+    def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+        self._refuse()
+
+    def sibling(self, *, steady: bool = False, patient: bool = False) -> Adapter:
+        return self
+
+    def listen(self, channel: str, wake: Wake) -> AbstractAsyncContextManager[None]:
+        self._refuse()
+
+
+# What is wrong with a model that has a backend: options that need SQL, and methods that are not there.
+#
+# Beside it, what a rule about records of a model asks for that its backend does not take.
+
+
+_OPTIONS = (
+    "query",
+    "database",
+    *TABLE_OPTIONS,
+    "export",
+    "max_export_rows",
+    "aggregate",
+    "cursor_field",
+    "search_language",
+    "global_searchable",
+)
+_FLAGS = (*TABLE_FLAGS, "unique_within", "lock_scope", "renamed_from")
+_METHODS = (*REQUIRED_METHODS, *OPTIONAL_METHODS)
+_ARGUMENTS = {"list": 1, "read": 1, "create": 1, "update": 2, "delete": 1, "count": 1}
+
+
+def backend_problems(meta: ModelMeta) -> Iterator[str]:
+    """The mistakes of one model and of its backend, one sentence each."""
+    backend = meta.options.backend
+    for text in (*_method_problems(backend), *_total_problems(backend), *_attribute_problems(backend)):
+        yield f"{meta.name}: backend: {text}"
+    for option in _OPTIONS:
+        if getattr(meta.options, option):
+            yield f"{meta.name}: {option} cannot be set on a model with a backend; it needs SQL"
+    if meta.soft_delete is not None:
+        yield f"{meta.name}: soft_delete cannot be set on a model with a backend; let its delete mark records"
+    for operation in _operations(meta.options.operations):
+        if operation in WRITE_METHODS and not has_method(backend, operation):
+            yield f"{meta.name}: operations: {type(backend).__name__} has no {operation}"
+    for field in meta.fields:
+        if field.name not in OWN_FIELDS:
+            yield from _field_problems(meta, field)
+
+
+def _operations(operations: Any) -> Iterable[str]:
+    return () if operations is None or isinstance(operations, str) else map(str, operations)
+
+
+def _method_problems(backend: Any) -> Iterator[str]:
+    if isinstance(backend, type):
+        yield f"give an instance, not the class {backend.__name__}"
+        return
+    name = type(backend).__name__
+    for method in REQUIRED_METHODS:
+        if not callable(getattr(backend, method, None)):
+            yield f"{name} has no {method}{did_you_mean(method, _unknown_methods(backend))}"
+    for method in _METHODS:
+        call = getattr(backend, method, None)
+        if call is None or (method in REQUIRED_METHODS and not callable(call)):
+            continue
+        if not inspect.iscoroutinefunction(call):
+            yield f"{name}.{method} must be written with async def"
+        elif not _takes(call, _ARGUMENTS[method]):
+            count = _ARGUMENTS[method]
+            yield f"{name}.{method} must take {count} argument{'s' if count > 1 else ''}"
+    for unknown in _unknown_methods(backend):
+        missing = [method for method in OPTIONAL_METHODS if not has_method(backend, method)]
+        if hint := did_you_mean(unknown, missing):
+            yield f"{name}.{unknown} is no method of a backend{hint}"
+
+
+def _unknown_methods(backend: Any) -> list[str]:
+    names = [name for name in dir(type(backend)) if not name.startswith("_")]
+    return [name for name in names if name not in _METHODS and callable(getattr(backend, name, None))]
+
+
+def _takes(call: Any, count: int) -> bool:
+    try:
+        inspect.signature(call).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _total_problems(backend: Any) -> Iterator[str]:
+    """Says that nothing tells how many records there are, where the type of `list` shows it already."""
+    call = getattr(backend, "list", None)
+    if has_method(backend, "count") or not counts_records(backend) or not inspect.iscoroutinefunction(call):
+        return
+    try:
+        answer = get_type_hints(call).get("return")
+    except Exception:  # a name that is not there; the first list will tell
+        return
+    answer = get_origin(answer) or answer
+    if isinstance(answer, type) and issubclass(answer, Sequence):
+        name = type(backend).__name__
+        yield (
+            f"{name} has no count, and {name}.list gives no BackendPage with a total;"
+            " give one of them, or say that lists have no total: counts = False"
+        )
+
+
+def _attribute_problems(backend: Any) -> Iterator[str]:
+    name, operators = type(backend).__name__, getattr(backend, "operators", ())
+    if isinstance(operators, str) or not isinstance(operators, Iterable):
+        yield f"{name}.operators must be a set of operators"
+        return
+    names = [op.value for op in Op]
+    for op in operators:
+        if str(op) not in names:
+            yield f"{name}.operators: there is no operator {op!r}{did_you_mean(str(op), names)}"
+    for flag in ("sorts", "any_of", "counts"):
+        if not isinstance(getattr(backend, flag, False), bool):
+            yield f"{name}.{flag} must be True or False"
+
+
+def _field_problems(meta: ModelMeta, field: FieldMeta) -> Iterator[str]:
+    wrong = [flag for flag in _FLAGS if getattr(field, flag)]
+    wrong += [name for name in TABLE_EXTRAS if name in field.extra]
+    wrong += ["column"] * (field.column != field.name)
+    for option in wrong:
+        yield f"{meta.name}.{field.name}: {option} cannot be set on a model with a backend; it needs SQL"
+    if field.sortable and not getattr(meta.options.backend, "sorts", True):
+        yield f"{meta.name}.{field.name}: sortable, but {type(meta.options.backend).__name__} does not sort"
+
+
+def why_apart(meta: ModelMeta, other: ModelMeta) -> str:
+    """Says why no statement and no transaction reaches the records of both models; empty where one does."""
+    for one in (meta, other):
+        if one.options.backend is not None:
+            return f"{one.name} has a backend"
+    is_apart = other.options.database != meta.options.database
+    return f"{other.name} lives in another database than {meta.name}" if is_apart else ""
+
+
+def operator_problems(meta: ModelMeta, *operators: str) -> Iterator[str]:
+    """Says which of these operators the backend of a model does not take, if it has a backend."""
+    backend = meta.options.backend
+    if backend is None:
+        return
+    supported_operators = operators_of(backend)
+    for op in dict.fromkeys(operators):
+        if op not in supported_operators:
+            name, texts = type(backend).__name__, ", ".join(sorted(supported_operators)) or "no operators"
+            yield f"{meta.name} is kept by {name}, which does not take {op}; it takes {texts}"
+
+
+def backed_relation_problems(meta: ModelMeta, models: Models) -> Iterator[str]:
+    """Relations that would have to be joined in SQL, or that a backend cannot be asked for."""
+    for relation in meta.relations.values():
+        target, junction = models.get(relation.target), models.get(relation.through or "")
+        sides = [m for m in (meta, target, junction) if m is not None and m.options.backend is not None]
+        if not sides:
+            continue
+        where = f"{meta.name}.{relation.name}"
+        if relation.kind is RelationKind.MANY_TO_MANY:
+            yield f"{where}: many_to_many cannot reach {sides[0].name}, which has a backend; it needs SQL"
+        elif target in sides and "in" not in operators_of(target.options.backend):
+            name = type(target.options.backend).__name__
+            yield f"{where}: records of {target.name} are read along by `in`, which {name} does not take"

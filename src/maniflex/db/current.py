@@ -7,14 +7,18 @@ could answer them.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar, cast
 
 from maniflex._caller import forget_request
-from maniflex.db.port import Adapter, Executor, Isolation, Tx
+from maniflex.db.budget import Budget
+from maniflex.db.port import Adapter, Executor, Isolation, Row, Tx
 from maniflex.errors import DatabaseError, TransactionError
+from maniflex.sql.statement import Sql, by_dialect
 
 
 @dataclass(slots=True)
@@ -126,3 +130,103 @@ def require_tx(adapter: Adapter, what: str, line: str = "async with ctx.transact
     if tx is None:
         raise TransactionError("TX_REQUIRED", f"{what} needs an open transaction: `{line}`")
     return tx
+
+
+# Where reads go: to a replica only for a request or run that may read there, else to the primary.
+#
+# A `ReplicaReader` stands for one request that only reads, or for one run. It remembers what was written,
+# so that what it reads later shows it. Without one (loops, schedulers, start-up, scripts) all reads go to
+# the primary, as do those of `Primary`, which the framework itself relies on. Without a replica nothing
+# of this makes a difference.
+
+
+class ApartFromReader:
+    """A block that reads from the primary, and whose writes are not those of the request or run."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = current_reader.set(None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        current_reader.reset(self._before)
+
+
+class OnPrimary(ApartFromReader):
+    """A block, `with` or `async with`, whose reads go to the primary."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        outer = current_reader.get()
+        inner = None if outer is None else ReplicaReader(needs_primary=True, outer=outer)
+        self._before = current_reader.set(inner)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class Primary:
+    """The reads of an adapter that must not be behind: they are answered where its writes go."""
+
+    read_versions = None  # it is no transaction
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self.dialect = adapter.dialect
+
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        with ApartFromReader():
+            return await self._adapter.fetch(sql, budget)
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        with ApartFromReader():
+            return await self._adapter.fetch_one(sql)
+
+
+def reading(adapter: Adapter, tx: Tx | None = None) -> Tx:
+    """The executor for current reads: the transaction `tx`, the open one, or the primary."""
+    primary: Any = Primary(adapter)
+    return tx or current_tx(adapter) or cast(Tx, primary)
+
+
+# Statements beside the open transaction: committed by themselves, and never read from a replica.
+
+
+T = TypeVar("T")
+
+
+def write_separately(adapter: Adapter, sql: Sql) -> Awaitable[list[Row]]:
+    """The rows a write returns, which stays committed when the caller's transaction rolls back."""
+    _refuse_inside_transaction(adapter)
+    return adapter.write(sql) if current_reader.get() is None else _apart(adapter.write, sql)
+
+
+def execute_separately(adapter: Adapter, sql: Sql) -> Awaitable[int]:
+    """How many rows a write touched, which stays committed likewise."""
+    _refuse_inside_transaction(adapter)
+    return adapter.execute(sql) if current_reader.get() is None else _apart(adapter.execute, sql)
+
+
+def _refuse_inside_transaction(adapter: Adapter) -> None:
+    if current_tx(adapter) is not None and by_dialect(adapter.dialect, sqlite=True, postgres=False):
+        # There is one writer, and the caller holds it: this write would wait for its own caller.
+        raise TransactionError("TX_OPEN", "SQLite has one writer, which the open transaction holds")
+
+
+async def _apart(run: Callable[[Sql], Awaitable[T]], sql: Sql) -> T:
+    # A limit or a cache that writes in every request would else send all its reads to the primary.
+    with ApartFromReader():
+        return await run(sql)
+
+
+def read_current(adapter: Adapter, sql: Sql) -> Awaitable[Row | None]:
+    """The first row of a read as the last commit left it."""
+    return Primary(adapter).fetch_one(sql)

@@ -12,22 +12,23 @@ and a number written into a text column comes back as text. So a changed type is
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from maniflex.db.advice import advised_table
+from maniflex.db import decimal_schema, search_schema
 from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns, type_ddl
-from maniflex.db.deleted_rows import LostMark, find_lost_marks, remark_statements, removal_statements
-from maniflex.db.discard import discard_statements, nullable_statements
-from maniflex.db.indexes import warn_of_missing_promises
+from maniflex.db.indexes import advised_name, advised_table, warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
-from maniflex.db.renamed_tables import find_old_tables, keeping_advice
 from maniflex.db.search_schema import search_difference
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.decimal_order import has_order_key
+from maniflex.sql.codec import literal
+from maniflex.sql.decimal_order import has_order_key, is_order_column, order_column
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import by_dialect
+from maniflex.sql.search import VECTOR
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
@@ -266,3 +267,253 @@ def old_names(model: ModelSql, field: FieldMeta, columns: Columns) -> str:
         return ""
     ways = " or ".join(f'field(column="{name}")' for name in names)
     return f"if it is an old field under a new name, declare it with {ways} and its values stay; otherwise "
+
+
+# Rows that a soft delete marked in a column which the model no longer declares.
+#
+# Nothing would leave them out any more, so they would come back as records: the start stops instead. Only
+# columns as `WithDeletedAt` and `WithIsDeleted` make them count as marks.
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a mixin marks a row as deleted."""
+
+    mixin: str
+    column: str
+    kind: Kind
+    not_null: bool
+    condition: str  # of a deleted row, behind the column
+
+
+@dataclass(frozen=True, slots=True)
+class LostMark:
+    """A mark that the model no longer declares, and how many rows bear it."""
+
+    mark: Mark
+    rows: int
+
+    def __str__(self) -> str:
+        return "1 row" if self.rows == 1 else f"{self.rows} rows"
+
+
+_MARKS = (
+    Mark("WithDeletedAt", "deleted_at", Kind.DATETIME, not_null=False, condition="IS NOT NULL"),
+    Mark("WithIsDeleted", "is_deleted", Kind.BOOL, not_null=True, condition="IS TRUE"),
+)
+
+
+async def find_lost_marks(run: Executor, model: ModelSql, columns: Columns) -> Mapping[str, LostMark]:
+    """The marks without a field that rows of the table bear, by their columns."""
+    field_columns = {field.column for field in model.meta.fields}
+    lost_marks: dict[str, LostMark] = {}
+    for mark in _MARKS:
+        column = columns.get(mark.column)
+        if column is None or mark.column in field_columns or not _is_mark(model, column, mark):
+            continue
+        table = quote(model.table.name, model.dialect)
+        condition = _deleted_condition(model, mark)
+        row = await run.fetch_one(Sql(f"SELECT count(*) FROM {table} WHERE {condition}"))
+        if row is not None and row[0]:
+            lost_marks[mark.column] = LostMark(mark, row[0])
+    return lost_marks
+
+
+def _is_mark(model: ModelSql, column: Column, mark: Mark) -> bool:
+    return has_type(model, column, mark.kind) and column.not_null is mark.not_null
+
+
+def _deleted_condition(model: ModelSql, mark: Mark) -> str:
+    return f"{quote(mark.column, model.dialect)} {mark.condition}"
+
+
+async def removal_statements(run: Executor, model: ModelSql, mark: Mark) -> list[str]:
+    """The statements that delete the marked rows for good, and the column with them."""
+    delete = f"DELETE FROM {advised_table(model)} WHERE {_deleted_condition(model, mark)}"
+    return [delete, *await discard_statements(run, model, mark.column)]
+
+
+async def remark_statements(run: Executor, model: ModelSql, columns: Columns, mark: Mark) -> list[str]:
+    """The statements that mark the same rows by the field that marks deleted rows of the model now."""
+    assert model.meta.soft_delete is not None
+    field, table = model.meta.by_name[model.meta.soft_delete.field], advised_table(model)
+    column = quote(field.column, model.dialect)
+    if model.meta.soft_delete.timestamp:  # when they were deleted is not known; nothing changed them since
+        value = quote(model.meta.by_name["updated_at"].column, model.dialect)
+    else:
+        value = "TRUE"
+    return [
+        *(
+            []
+            if field.column in columns
+            else [f"ALTER TABLE {table} ADD COLUMN {column} {_type(model, field)}"]
+        ),
+        f"UPDATE {table} SET {column} = {value} WHERE {_deleted_condition(model, mark)}",
+        *await discard_statements(run, model, mark.column),
+    ]
+
+
+def _type(model: ModelSql, field: FieldMeta) -> str:
+    live = "" if field.nullable else f" NOT NULL DEFAULT {literal(False, field.kind, model.dialect)}"
+    return f"{type_ddl(model, field)}{live}"
+
+
+# Tables that have no model and may be the old table of a model whose class was renamed.
+#
+# The new class gets a table of its own, empty, while the records stay in the old one: worth a word.
+
+
+_COLUMNS = {
+    # A virtual table may need a module that is not there.
+    Dialect.SQLITE: """
+SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c
+ WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY m.name
+""",
+    Dialect.POSTGRES: """
+SELECT c.relname::text, a.attname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+ WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind IN ('r', 'p')
+   AND a.attnum > 0 AND NOT a.attisdropped AND has_table_privilege(c.oid, 'SELECT') ORDER BY c.relname
+""",
+}
+_OF_EVERY_MODEL = frozenset({"id", "created_at", "updated_at"})
+
+
+async def find_old_tables(
+    run: Executor, tables: Sequence[tuple[ModelSql, Columns]]
+) -> Mapping[str, list[str]]:
+    """For each model without a table, by its name: tables without a model that have its columns, and rows."""
+    new = [model for model, columns in tables if not columns and _columns(model) - _OF_EVERY_MODEL]
+    if not new:
+        return {}
+    others = await _tables_without_model(run, [model for model, _ in tables])
+    old = {
+        model.meta.name: [t for t, columns in others.items() if columns == _columns(model)] for model in new
+    }
+    tables_with_rows = {table for names in old.values() for table in names if await _has_rows(run, table)}
+    return {name: [table for table in names if table in tables_with_rows] for name, names in old.items()}
+
+
+def keeping_advice(model: ModelSql, old_tables: Sequence[str]) -> str:
+    """How the model keeps the records of a table that may have been its own; empty without such a table."""
+    if not old_tables:
+        return ""
+    name = model.meta.name
+    tables = " or ".join(f"{table!r}" for table in old_tables)
+    ways = " or ".join(f'class {name}(Model, table="{table}")' for table in old_tables)
+    return (
+        f"the database has {tables} with the same columns, with rows and without a model; if {name} is a new"
+        f" name for that model, keep its table: {ways}"
+    )
+
+
+def _columns(model: ModelSql) -> frozenset[str]:
+    return frozenset(field.column for field in model.meta.fields)
+
+
+async def _tables_without_model(run: Executor, models: Sequence[ModelSql]) -> dict[str, set[str]]:
+    columns: dict[str, set[str]] = {}
+    for table, column in await run.fetch(Sql(_COLUMNS[run.dialect])):
+        columns.setdefault(table, set()).add(column)
+    model_tables = {model.table.name.lower() for model in models}
+    return {
+        table: {name for name in names if not is_order_column(name, names) and name != VECTOR}
+        for table, names in columns.items()
+        if table.lower() not in model_tables
+    }
+
+
+async def _has_rows(run: Executor, table: str) -> bool:
+    text = f"SELECT 1 FROM {quote(table, run.dialect)} LIMIT 1"
+    return await run.fetch_one(Sql(text)) is not None
+
+
+# The statements that remove a column together with what the framework derived from it.
+#
+# SQLite drops no column that an index or a trigger names, PostgreSQL none that a generated column is made
+# of. Triggers, order keys and search columns hold nothing that is not in the records; the next migration
+# makes anew what other fields need of them. Two columns may share such a piece, and the statements for
+# both are run one after the other, so dropping it says IF EXISTS.
+
+
+_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? ORDER BY name"
+_INDEXES = """
+SELECT name, sql FROM sqlite_master
+ WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = ? COLLATE NOCASE ORDER BY name
+"""
+_MADE_OF_IT = """
+SELECT dependent_column FROM information_schema.column_column_usage
+ WHERE table_schema = $1 AND table_name = $2 AND column_name = $3 ORDER BY 1
+"""
+# PostgreSQL drops them with the column, unasked: named, they tell that uniqueness has to be built anew.
+_INDEXES_UNDER_CONDITION = """
+SELECT DISTINCT x.relname::text FROM pg_attribute a
+  JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.classid = 'pg_class'::regclass
+                  AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+  JOIN pg_index i ON i.indexrelid = d.objid AND i.indpred IS NOT NULL AND a.attnum <> ALL (i.indkey)
+  JOIN pg_class x ON x.oid = i.indexrelid
+ WHERE a.attrelid = to_regclass($1) AND a.attname = $2
+   AND NOT EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conindid = i.indexrelid)
+ ORDER BY 1
+"""
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_IDENTIFIER = re.compile(r'"((?:[^"]|"")+)"|\[([^\]]+)\]|`([^`]+)`|([\w$]+)')
+
+
+async def discard_statements(run: Executor, model: ModelSql, column: str) -> list[str]:
+    """The statements that remove the column, in the order in which the database takes them."""
+    find_derived = by_dialect(model.dialect, sqlite=_derived_on_sqlite, postgres=_derived_on_postgres)
+    return [*await find_derived(run, model, column), f"{_drop_column(model)}{quote(column, model.dialect)}"]
+
+
+def _drop_column(model: ModelSql) -> str:
+    return f"ALTER TABLE {advised_table(model)} DROP COLUMN "
+
+
+async def _derived_on_postgres(run: Executor, model: ModelSql, column: str) -> list[str]:
+    table = model.table.name
+    indexes = await run.fetch(Sql(_INDEXES_UNDER_CONDITION, (quote(table, model.dialect), column)))
+    columns = await run.fetch(Sql(_MADE_OF_IT, (model.schema, table, column)))
+    return [
+        *(f"DROP INDEX IF EXISTS {advised_name(model, row[0])}" for row in indexes),
+        *(f"{_drop_column(model)}IF EXISTS {quote(row[0], model.dialect)}" for row in columns),
+    ]
+
+
+async def _derived_on_sqlite(run: Executor, model: ModelSql, column: str) -> list[str]:
+    table, key, name = model.table.name, order_column(column), quote(column, model.dialect)
+    ours = {*decimal_schema.trigger_names(model), *search_schema.trigger_names(model)}
+    triggers = [t for t, sql in await run.fetch(Sql(_TRIGGERS, (table,))) if t in ours and name in sql]
+    indexes = [
+        index
+        for index, sql in await run.fetch(Sql(_INDEXES, (table,)))
+        if not {column.lower(), key.lower()}.isdisjoint(_names_in_index(sql))
+    ]
+    keys = await run.fetch(Sql("SELECT name FROM pragma_table_info(?) WHERE name = ?", (table, key)))
+    return [
+        *(f"DROP TRIGGER IF EXISTS {quote(trigger, model.dialect)}" for trigger in triggers),
+        *(f"DROP INDEX IF EXISTS {quote(index, model.dialect)}" for index in indexes),
+        *(f"{_drop_column(model)}{quote(row[0], model.dialect)}" for row in keys),
+    ]
+
+
+def _names_in_index(sql: str) -> Iterator[str]:
+    """Every name behind the table in a CREATE INDEX: of its columns, and in its condition."""
+    _, _, body = _TEXT.sub("", sql).partition("(")
+    for names in _IDENTIFIER.findall(body):
+        yield "".join(names).replace('""', '"').lower()
+
+
+async def nullable_statements(run: Executor, model: ModelSql, field: FieldMeta) -> list[str]:
+    """The statements that let the column of the field be null; SQLite does that only to a new column."""
+    table, column = advised_table(model), quote(field.column, model.dialect)
+    if by_dialect(model.dialect, sqlite=False, postgres=True):
+        return [f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"]
+    new = quote(f"{field.column}$null", model.dialect)
+    # The shell of SQLite does not know our collation, and the next migration makes order keys instead.
+    type_ = type_ddl(model, field).partition(" COLLATE ")[0]
+    return [
+        f"ALTER TABLE {table} ADD COLUMN {new} {type_}",
+        f"UPDATE {table} SET {new} = {column}",
+        *await discard_statements(run, model, field.column),
+        f"ALTER TABLE {table} RENAME COLUMN {new} TO {column}",
+    ]

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from maniflex.db.columns import has_table
+from maniflex.db.current import reading
 from maniflex.db.port import Adapter, Executor, Tx
-from maniflex.db.primary import reading
-from maniflex.db.version_table import has_table
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import Kind
 from maniflex.sql.history_layouts import (

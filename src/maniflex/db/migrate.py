@@ -20,11 +20,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from maniflex.db.columns import COLUMN_TYPES, Columns, read_columns, type_ddl
 from maniflex.db.decimal_schema import migrate_decimals
-from maniflex.db.drift import old_names, refuse_drift
+from maniflex.db.drift import find_old_tables, keeping_advice, old_names, refuse_drift
 from maniflex.db.history_schema import note_change
 from maniflex.db.indexes import compare_index, ddl, duplicates, read_indexes, refuse_old_promises
 from maniflex.db.port import Adapter, Tx
-from maniflex.db.renamed_tables import find_old_tables, keeping_advice
 from maniflex.db.renames import rename_as_declared
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed

@@ -11,13 +11,15 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maniflex._fence import Fence
 from maniflex.db.budget import Budget
-from maniflex.db.versions import ReadVersions
 from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Dialect, Sql
+
+if TYPE_CHECKING:
+    from maniflex.db.unchanged import ReadVersions
 
 Row = Sequence[Any]
 AfterCommit = Callable[[], Awaitable[object] | object]

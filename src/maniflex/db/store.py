@@ -6,41 +6,42 @@ which stays text until it is read. For records, use `Records`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from decimal import Decimal
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
 from maniflex._limits import Limits
 from maniflex.db.budget import Budget
-from maniflex.db.cascade import Link, deletion, links_to, remove
+from maniflex.db.cascade import Link, bring_back, circle_of, deletion, links_to, remove, undeletion
 from maniflex.db.changes import ChangeKind, ChangeListener, tell
 from maniflex.db.current import executor, transaction
-from maniflex.db.fields_at_fault import FieldsAtFault
-from maniflex.db.increments import increment
-from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import CheckedReferences, References, StoresByModel
-from maniflex.db.restore_circle import bring_back, circle_of, undeletion
 from maniflex.db.unchanged import (
     forget_version,
     hold_changed,
     lock_as_read,
     lock_unchanged,
+    mark_changed,
     refuse_changed,
     versions_read,
     write_unchanged,
 )
-from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked
+from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
-from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
+from maniflex.model.messages import detail
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.tables import longest_indexed
 from maniflex.sql.where import Scope, parent_keys
 
 
@@ -448,3 +449,159 @@ class Store:
                 why = None if is_secret else f"the record is locked while {field.api} is {lock.value!r}"
                 return RecordLocked(why, model=self.meta.name, record_id=str(row[self._id_place]))
         return None
+
+
+# Which fields of a model a constraint is about, as far as a client knows them.
+
+
+class FieldsAtFault:
+    """Names the fields of one model in errors about its constraints."""
+
+    def __init__(self, meta: ModelMeta) -> None:
+        self._visible_fields = {f.column: f for f in meta.fields if not f.hidden}
+        # What a value is unique within is the caller's own scope; only the value is at fault.
+        self._within = {
+            (*(meta.by_name[name].column for name in f.unique_within), f.column): (f.column,)
+            for f in meta.fields
+        }
+
+    def name_in(self, error: ConstraintViolation) -> None:
+        """Say which fields are meant, unless the error says so already or no client knows them."""
+        if error.details is None and error.columns:
+            columns = self._within.get(error.columns, error.columns)
+            names = [self._visible_fields[c].api for c in columns if c in self._visible_fields]
+            error.details = [{"field": name, "message": error.message} for name in names] or None
+
+
+# How long a text in an index may be, which no database says in the same way: PostgreSQL refuses a long
+# one by how well it can be compressed, SQLite never does. Here it is one limit, and the field is named.
+
+
+class IndexedTexts:
+    """The limits of one model's texts, known before the first write."""
+
+    def __init__(self, meta: ModelMeta) -> None:
+        limits = {} if meta.options.query is not None else longest_indexed(meta)
+        # A character has four bytes at the most, so short texts need not be looked at.
+        self._limits = tuple((name, most // 4, most) for name, most in limits.items())
+        self.can_change = any(name != "id" for name in limits)
+        self._meta = meta
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values that are too long for the indexes they stand in."""
+        for name, surely_fits, most in self._limits:
+            value = values.get(name)
+            if value is not None and len(value) > surely_fits and _size(value) > most:
+                raise self._refusal(values)
+
+    def _refusal(self, values: Mapping[str, Any]) -> ValidationFailed:
+        too_long = [
+            (self._meta.by_name[name], most)
+            for name, _, most in self._limits
+            if values.get(name) is not None and _size(values[name]) > most
+        ]
+        details = [
+            detail(field.api, "index_length", f"must have at most {most} bytes, because it is indexed")
+            for field, most in too_long
+            if not field.hidden
+        ]
+        return ValidationFailed(details=details or None)
+
+
+def _size(value: str | bytes) -> int:
+    return len(value if isinstance(value, bytes) else value.encode())
+
+
+# Additions to numeric fields of a row, so that concurrent ones all land and declared bounds hold.
+
+
+class Incrementable(Protocol):
+    """The store of a model, as far as additions need it."""
+
+    meta: ModelMeta
+    adapter: Adapter
+    sql: ModelSql
+    clock: Clock
+    decode: Callable[[Sequence[Any]], Sequence[Any]] | None
+
+    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row: ...
+
+    async def update(
+        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+    ) -> Row: ...
+
+    def execute_write(self, statement: Sql, run: Executor) -> Awaitable[Sequence[Row]]: ...
+
+    async def why_untouched(
+        self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
+    ) -> Exception: ...
+
+
+async def increment(
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+) -> Row:
+    """Add to the fields of a live row inside the scope; `ValidationFailed` where a sum leaves its bounds."""
+    _check_deltas(store.meta, deltas)
+    run = executor(store.adapter, tx)
+    # It adds to the row as it is now; that makes an earlier read of the row no fresher.
+    is_stale = await hold_changed(store.sql, record_id, run)
+    try:
+        if any(store.meta.by_name[name].kind is Kind.DECIMAL for name in deltas):
+            return await _increment_decimal(store, record_id, deltas, scope, tx)
+        return await _increment_number(store, record_id, deltas, scope, tx)
+    finally:
+        if is_stale:
+            mark_changed(store.sql, [record_id], run)
+
+
+async def _increment_number(
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+) -> Row:
+    stamps = {"updated_at": store.clock.now()}
+    out_of_bounds = _out_of_bounds(store.meta, record_id, deltas)
+    try:
+        statement = write.increment(store.sql, record_id, deltas, stamps, scope)
+        rows = await store.execute_write(statement, executor(store.adapter, tx))
+    except ValidationFailed as error:  # beyond what the column holds
+        raise out_of_bounds from error
+    if not rows:
+        raise await store.why_untouched(record_id, scope, tx, otherwise=out_of_bounds)
+    return rows[0] if store.decode is None else store.decode(rows[0])
+
+
+async def _increment_decimal(
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+) -> Row:
+    # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
+    if tx is None:
+        async with transaction(store.adapter) as own_tx:
+            return await _increment_decimal(store, record_id, deltas, scope, own_tx)
+    row = await store.lock(record_id, tx=tx, scope=scope)
+    now = dict(zip(store.sql.names, row, strict=True))
+    if any(now[name] is None for name in deltas):
+        raise _out_of_bounds(store.meta, record_id, deltas)
+    sums = {name: now[name] + type(now[name])(str(delta)) for name, delta in deltas.items()}
+    changes = store.meta.validator.patch_from_code(sums)
+    return await store.update(record_id, changes, scope=scope, tx=tx)
+
+
+def _out_of_bounds(meta: ModelMeta, record_id: str, deltas: Mapping[str, Any]) -> ValidationFailed:
+    message = "is null or would leave its bounds"
+    details = [{"field": name, "message": message} for name in deltas]
+    return ValidationFailed(details=details, model=meta.name, record_id=record_id)
+
+
+def _check_deltas(meta: ModelMeta, deltas: Mapping[str, Any]) -> None:
+    for name, delta in deltas.items():
+        field = meta.by_name.get(name)
+        if field is None or field.kind not in (Kind.INT, Kind.FLOAT, Kind.DECIMAL):
+            raise _invalid(meta, name, "not a numeric field")
+        number = isinstance(delta, int | float | Decimal) and not isinstance(delta, bool)
+        if not number or not (isinstance(delta, int) or math.isfinite(delta)):
+            raise _invalid(meta, name, "must be a number")
+        if field.kind is Kind.INT and not isinstance(delta, int):
+            raise _invalid(meta, name, "must be a whole number")
+
+
+def _invalid(meta: ModelMeta, name: str, message: str) -> ValidationFailed:
+    return ValidationFailed(details=[{"field": name, "message": message}], model=meta.name)

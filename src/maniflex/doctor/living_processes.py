@@ -7,7 +7,7 @@ from datetime import datetime
 from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import describe_no_taker
 from maniflex.db.columns import read_columns
-from maniflex.db.primary import reading
+from maniflex.db.current import reading
 from maniflex.db.records import Records
 from maniflex.doctor.subject import OpenDatabase
 

@@ -27,7 +27,7 @@ _TIMEOUTS = ("statement_timeout", "lock_timeout", "pool_timeout", "idle_in_trans
 
 async def large_pools(database: OpenDatabase) -> AsyncIterator[Problem]:
     """More connections, in all living processes together, than half of what the server takes."""
-    from maniflex.db.postgres.poolers import is_pooled, most_connections
+    from maniflex.db.postgres.replicated import is_pooled, most_connections
 
     adapter = _adapter(database)
     if adapter is None or is_pooled(adapter):
@@ -93,7 +93,7 @@ def pooler_problem(where: str, why: str) -> Problem:
 
 
 async def hidden_pooler(database: OpenDatabase) -> AsyncIterator[Problem]:
-    from maniflex.db.postgres.poolers import changes_backends, is_pooled
+    from maniflex.db.postgres.replicated import changes_backends, is_pooled
 
     adapter = _adapter(database)
     if adapter is not None and not is_pooled(adapter) and await changes_backends(adapter):

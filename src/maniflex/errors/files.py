@@ -116,7 +116,7 @@ class StorageError(RequestError):
 
 
 class InvalidKey(StorageError):
-    """A storage key breaks the rules of `maniflex.storage.keys`."""
+    """A storage key breaks the rules of `maniflex.storage.port`."""
 
 
 class FileExists(StorageError):

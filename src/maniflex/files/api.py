@@ -15,7 +15,7 @@ from maniflex.background.environment import Environment
 from maniflex.background.metrics import Values
 from maniflex.background.part import DeclaredPart
 from maniflex.config import Config
-from maniflex.db.listened_store import listen
+from maniflex.db.versioned_store import listen
 from maniflex.errors import ConfigError
 from maniflex.files.cleaner import Cleaner, CleanReport
 from maniflex.files.desk import FileDesk

@@ -46,7 +46,6 @@ from maniflex.files.sniffing import ENOUGH, contradicts
 from maniflex.files.store import FileStore, Link
 from maniflex.model.file_field import FileRules
 from maniflex.pipeline.context import Context
-from maniflex.storage.keys import check_key, key_problem, new_key
 from maniflex.storage.port import (
     OCTET_STREAM,
     FileMeta,
@@ -54,6 +53,9 @@ from maniflex.storage.port import (
     Reader,
     ServedHere,
     Storage,
+    check_key,
+    key_problem,
+    new_key,
     pins_upload_size,
     presign_file,
     stat_file,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from maniflex.db.changes import images
+from maniflex.db.current import Primary
 from maniflex.db.port import Row
-from maniflex.db.primary import Primary
 from maniflex.db.store import Store
 from maniflex.errors import FileNotFound, StorageError
 from maniflex.files.desk import FileDesk

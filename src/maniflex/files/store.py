@@ -9,9 +9,8 @@ from typing import NamedTuple
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.parameters import parameters_of
-from maniflex.db.current import executor
+from maniflex.db.current import Primary, executor, reading
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.db.primary import Primary, reading
 from maniflex.db.store import Store
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from maniflex.db.postgres.replica import Place
+from maniflex.db.postgres.replicated import Place
 
 _ROUNDS = (b"1", b"2", b"3", b"4")
 _HALF = 8  # bytes

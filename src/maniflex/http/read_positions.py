@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from starlette.requests import cookie_parser
 
 from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.db.postgres.replica import Place
+from maniflex.db.postgres.replicated import Place
 from maniflex.errors import RequestError
 from maniflex.http.position_token import read_token, write_token
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send

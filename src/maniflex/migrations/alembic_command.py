@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from maniflex.db.primary import reading
-from maniflex.db.version_table import read_heads
+from maniflex.db.columns import read_heads
+from maniflex.db.current import reading
 from maniflex.migrations.apply import Migrator
 from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.job import MigrationListener

@@ -16,18 +16,10 @@ from typing import Any
 
 from alembic.runtime.migration import RevisionStep
 
-from maniflex.db.current import transaction
+from maniflex.db.columns import LogEntry, delete_entry, make_tables, read_heads, read_log, write_entry
+from maniflex.db.current import reading, transaction
 from maniflex.db.history_schema import make_table as make_history_schema
 from maniflex.db.port import Tx
-from maniflex.db.primary import reading
-from maniflex.db.version_table import (
-    LogEntry,
-    delete_entry,
-    make_tables,
-    read_heads,
-    read_log,
-    write_entry,
-)
 from maniflex.migrations.actions import (
     BackfillAction,
     CodeAction,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from maniflex.db.columns import OWN_TABLES
 from maniflex.db.port import Executor
-from maniflex.db.version_table import OWN_TABLES
 from maniflex.migrations.sqlite_table import TableText
 from maniflex.sql.statement import Sql, by_dialect
 

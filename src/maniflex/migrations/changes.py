@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from maniflex.db.columns import Column
-from maniflex.db.engine_objects import EngineObject, engine_objects
 from maniflex.db.renames import index_renames
-from maniflex.db.schema_differences import Difference, What
+from maniflex.db.schema_differences import Difference, EngineObject, What, engine_objects
 from maniflex.migrations.checks import backfill_advice
 from maniflex.migrations.conversions import conversion_back_source, conversion_source
 from maniflex.migrations.errors import MigrationError

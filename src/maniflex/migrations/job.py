@@ -16,9 +16,9 @@ from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
 
+from maniflex.db.columns import LogEntry, delete_entry, write_entry
 from maniflex.db.history_schema import note_change, note_dropped_table, note_renamed_table
 from maniflex.db.port import Executor, Tx
-from maniflex.db.version_table import LogEntry, delete_entry, write_entry
 from maniflex.errors import ManiflexError
 from maniflex.migrations.actions import StoredRowsCheck
 from maniflex.migrations.checks import using_text

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from alembic.util import rev_id
 
-from maniflex.db.columns import has_type
-from maniflex.db.engine_objects import engine_objects, read_object_names
-from maniflex.db.primary import reading
-from maniflex.db.schema_differences import Difference, What
-from maniflex.db.version_table import read_heads
+from maniflex.db.columns import has_type, read_heads
+from maniflex.db.current import reading
+from maniflex.db.schema_differences import Difference, What, engine_objects, read_object_names
 from maniflex.migrations.apply import pending_steps, stamp
 from maniflex.migrations.changes import Changes, FileChange, enums_of
 from maniflex.migrations.enum_memory import remembered_enums

@@ -15,10 +15,10 @@ from typing import Any
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 
+from maniflex.db.columns import LogEntry, read_log, write_entry
+from maniflex.db.current import reading
 from maniflex.db.port import Adapter, Tx
-from maniflex.db.primary import reading
 from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
-from maniflex.db.version_table import LogEntry, read_log, write_entry
 from maniflex.errors import ConstraintViolation, ManiflexError
 from maniflex.migrations.actions import (
     Action,

@@ -7,10 +7,9 @@ from typing import Any
 
 from alembic.operations import ops
 
-from maniflex.db.current import transaction
+from maniflex.db.columns import VERSION_TABLES, read_heads
+from maniflex.db.current import reading, transaction
 from maniflex.db.port import Tx
-from maniflex.db.primary import reading
-from maniflex.db.version_table import VERSION_TABLES, read_heads
 from maniflex.migrations.actions import (
     Action,
     BackfillAction,

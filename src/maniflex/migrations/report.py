@@ -10,12 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 from alembic.operations import ops
 
-from maniflex.db.columns import read_columns
+from maniflex.db.columns import LogEntry, read_columns, read_heads, read_log
+from maniflex.db.current import reading
 from maniflex.db.drift import refuse_drift
-from maniflex.db.primary import reading
 from maniflex.db.renames import renamed_columns
 from maniflex.db.schema_differences import Difference, What, count_outside_enum
-from maniflex.db.version_table import LogEntry, read_heads, read_log
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
 from maniflex.migrations.checks import rows_of, them

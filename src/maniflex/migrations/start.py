@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from maniflex.db.current import transaction
-from maniflex.db.primary import reading
+from maniflex.db.current import reading, transaction
 from maniflex.db.schema_differences import Difference, What
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import Migrator

@@ -14,9 +14,9 @@ from dataclasses import replace
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 
-from maniflex.db.engine_objects import read_object_names
-from maniflex.db.primary import reading
-from maniflex.db.version_table import read_heads
+from maniflex.db.columns import read_heads
+from maniflex.db.current import reading
+from maniflex.db.schema_differences import read_object_names
 from maniflex.errors import ManiflexError
 from maniflex.migrations.catalogue import read_facts
 from maniflex.migrations.errors import MigrationError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from maniflex.db.current import reading
 from maniflex.db.port import Adapter
-from maniflex.db.primary import reading
 from maniflex.db.schema_differences import Difference, find_differences
 from maniflex.db.short_locks import LockLimits
 from maniflex.migrations.files import MigrationFiles

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from maniflex.db.stamp import drop_settled as drop_settled
-from maniflex.db.stamp import stamp as stamp
+from maniflex.db.changes import drop_settled as drop_settled
+from maniflex.db.changes import stamp as stamp
 from maniflex.db.store import Store
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
-from maniflex.db.backed_models import operator_problems
+from maniflex.db.backed_store import operator_problems
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.admission import Admission

@@ -2,7 +2,7 @@
 
 Sums and averages are decimals inside the statement, so that `having` and the order see the same
 values everywhere: numeric on Postgres, order keys (`decimal_order`) on SQLite, made by
-functions that every connection has (`db/sqlite/numbers.py`). Floats are added as they are written
+functions that every connection has (`db/sqlite/connect.py`). Floats are added as they are written
 (0.1 + 0.2 is 0.3), because a sum that depends on the order of rows is not the same twice.
 """
 

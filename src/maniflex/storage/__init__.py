@@ -14,10 +14,18 @@ from maniflex.errors import (
 from maniflex.storage.address import from_address
 from maniflex.storage.azure import AzureStorage
 from maniflex.storage.gcs import GCSStorage
-from maniflex.storage.keys import check_key, key_problem, new_key
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.memory import MemoryStorage
-from maniflex.storage.port import FileMeta, PresignedUpload, Reader, Storage, sign_urls
+from maniflex.storage.port import (
+    FileMeta,
+    PresignedUpload,
+    Reader,
+    Storage,
+    check_key,
+    key_problem,
+    new_key,
+    sign_urls,
+)
 from maniflex.storage.s3 import S3Storage
 from maniflex.storage.signer import UrlSigner
 

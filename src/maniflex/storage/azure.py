@@ -9,8 +9,14 @@ from typing import Any
 from maniflex._arguments import explain_class
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
-from maniflex.storage._endpoint import endpoint_problems, is_http
-from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage
+from maniflex.storage.object_store import (
+    ANSWER_TIMEOUT,
+    CONNECT_TIMEOUT,
+    SILENCE_TIMEOUT,
+    ObjectStorage,
+    endpoint_problems,
+    is_http,
+)
 from maniflex.storage.port import FileMeta
 
 # obstore signs a name as it stands in the URL, and Azure checks the name itself: where the two differ, the

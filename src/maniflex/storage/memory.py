@@ -9,9 +9,8 @@ from dataclasses import replace
 from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.errors import FileExists, FileNotFound, StorageFull
-from maniflex.storage.keys import check_key
-from maniflex.storage.port import MOST_AT_ONCE, FileMeta, Reader, check_range
-from maniflex.storage.served import ServedByUs
+from maniflex.storage.port import MOST_AT_ONCE, FileMeta, Reader, check_key, check_range
+from maniflex.storage.signer import ServedByUs
 
 DEFAULT_ROOM = 256 * 1024 * 1024
 

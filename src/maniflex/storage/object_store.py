@@ -7,25 +7,35 @@ another upload of this process.
 
 from __future__ import annotations
 
+import asyncio
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from maniflex._clock import Clock, SystemClock
-from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError
-from maniflex.storage._object_errors import ObjectErrors
-from maniflex.storage._object_upload import FAREWELL, PART, PartsUpload, pieces
-from maniflex.storage.disposition import content_disposition, is_inline
-from maniflex.storage.keys import check_key, key_problem
-from maniflex.storage.port import MOST_AT_ONCE, OCTET_STREAM, FileMeta, PresignedUpload, Reader, check_range
+from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError, Unavailable
+from maniflex.storage.port import (
+    MOST_AT_ONCE,
+    OCTET_STREAM,
+    FileMeta,
+    PresignedUpload,
+    Reader,
+    check_key,
+    check_range,
+    key_problem,
+)
+from maniflex.storage.signer import content_disposition, is_inline
 
 if TYPE_CHECKING:
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
+
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 SILENCE_TIMEOUT = timedelta(seconds=30)
@@ -332,3 +342,202 @@ def _file_meta(result: Any) -> FileMeta:
 async def _nothing() -> AsyncIterator[bytes]:
     return
     yield
+
+
+# What becomes of obstore's exceptions: `FileNotFound`, `FileExists`, `Unavailable`, or `StorageError`.
+#
+# Their texts are kept for logs without what follows a question mark in a URL, where signatures are, and
+# the exceptions themselves are not kept as causes.
+
+
+_QUERY = re.compile(r"\?[^\s\"'<>)]*")
+# The request was understood and is our mistake: another attempt would end in the same way.
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Wanted range")
+_LONGEST = 300
+
+
+class ObjectErrors:
+    """Translates what is raised in its blocks; `place` says where the files are, for logs."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    @asynccontextmanager
+    async def translate(
+        self, doing: str, *, within: float | None = None, storing: bool = False
+    ) -> AsyncIterator[None]:
+        """Give it up after `within` seconds. What is not found while `storing` is the bucket."""
+        from obstore import exceptions
+
+        try:
+            async with asyncio.timeout(within):
+                yield
+        except FileNotFoundError:
+            raise StorageError(f"{self._place} does not exist") if storing else FileNotFound() from None
+        except TimeoutError:
+            raise self.unavailable(f"no answer in {within:g} s while {doing}") from None
+        except exceptions.AlreadyExistsError:
+            raise FileExists(f"{self._place}: stored already") from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise StorageError(f"{self._place}: not allowed while {doing}: {error_text(error)}") from None
+        except exceptions.BaseError as error:
+            text = error_text(error)
+            if isinstance(error, exceptions.GenericError) and not _REFUSED.search(text):
+                raise self.unavailable(f"{doing}: {text}") from None
+            raise StorageError(f"{self._place}: {doing}: {text}") from None
+
+    def unavailable(self, problem: str) -> Unavailable:
+        error = Unavailable("the file storage is temporarily unavailable")
+        error.place = f"{self._place}: {problem}"
+        return error
+
+
+def error_text(error: BaseException) -> str:
+    """The first paragraph of an exception's text, without the queries of URLs."""
+    return _QUERY.sub("?…", str(error).partition("\n\n")[0])[:_LONGEST]
+
+
+# One upload to an object store: in one request if it is small, else in parts.
+#
+# The caller's own task reads the file and hands it on, and obstore takes it from there in a task of its
+# own, two parts at most under way. An upload that fails or is cancelled ends obstore's task by an error
+# where it waits for bytes, because then obstore aborts the parts; a task that is merely cancelled leaves
+# them in the bucket.
+
+
+PART = 5 * 1024 * 1024  # the least that S3 takes
+PARTS_AT_ONCE = 2
+FAREWELL = 0.8  # seconds that an upload which was given up has to abort its parts
+
+
+class Abandoned(Exception):
+    """Raised to obstore where it waits for more of a file that does not come any more."""
+
+
+async def pieces(chunks: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes]:
+    """The same bytes in pieces of at least this size, the last excepted."""
+    buffer: list[bytes] = []
+    size_so_far = 0
+    async for chunk in chunks:
+        buffer.append(chunk)
+        size_so_far += len(chunk)
+        if size_so_far >= size:
+            yield b"".join(buffer)
+            buffer, size_so_far = [], 0
+    if buffer:
+        yield b"".join(buffer)
+
+
+class Feed:
+    """The bytes of an upload, handed from one task to another, one piece at a time."""
+
+    def __init__(self) -> None:
+        self._piece: bytes | None = None
+        self._room, self._filled = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._abandoned = False
+
+    async def put(self, piece: bytes | None) -> None:
+        """Hand a piece on once there is room; None is the end."""
+        await self._room.wait()
+        if not self._abandoned:
+            self._piece = piece
+            self._room.clear()
+            self._filled.set()
+
+    def abandon(self) -> None:
+        """Whoever takes from it gets an error, and whoever puts is let go."""
+        self._abandoned = True
+        self._room.set()
+        self._filled.set()
+
+    def __aiter__(self) -> Feed:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await self._filled.wait()
+        if self._abandoned:
+            raise Abandoned
+        piece, self._piece = self._piece, None
+        if piece is None:
+            raise StopAsyncIteration
+        self._filled.clear()
+        self._room.set()
+        return piece
+
+
+class PartsUpload:
+    """An upload in parts; `put` and `finish` raise what obstore's task raised."""
+
+    def __init__(self, store: ObjectStore, path: str, attributes: dict[str, str]) -> None:
+        self._feed = Feed()
+        self._task: asyncio.Task[Any] = asyncio.create_task(self._send(store, path, attributes))
+        self._task.add_done_callback(lambda _: self._feed.abandon())
+
+    async def _send(self, store: ObjectStore, path: str, attributes: dict[str, str]) -> Any:
+        import obstore
+
+        return await obstore.put_async(
+            store,
+            path,
+            self._feed,
+            attributes=attributes,
+            use_multipart=True,
+            chunk_size=PART,
+            max_concurrency=PARTS_AT_ONCE,
+        )
+
+    async def put(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        for offset in range(0, len(view), MOST_AT_ONCE):
+            await self._feed.put(bytes(view[offset : offset + MOST_AT_ONCE]))
+            if self._task.done():
+                self._task.result()
+
+    async def finish(self) -> Any:
+        await self._feed.put(None)
+        return await asyncio.shield(self._task)
+
+    async def abandon(self) -> bool:
+        """Let obstore abort the parts; False if it did not in time, or the upload is complete."""
+        self._feed.abandon()
+        done, _ = await asyncio.wait({self._task}, timeout=FAREWELL)
+        if not done:
+            self._task.cancel()
+            return False
+        return not self._task.cancelled() and self._task.exception() is not None
+
+
+# The address of a service that is not at its usual place.
+
+
+def is_http(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.lower().startswith("http://")
+
+
+def endpoint_problems(owner: str, endpoint: str | None, *, allow_http: bool) -> list[str]:
+    """What is wrong with the address of a service."""
+    if endpoint is None:
+        return []
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        return [f"{owner}: endpoint is a URL such as https://minio.example.com:9000, without credentials"]
+    if parts.scheme == "http" and not allow_http and not _is_loopback(parts.hostname):
+        return [f"{owner}: endpoint has no TLS; on this machine that is fine, elsewhere say allow_http=True"]
+    return []
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def has_no_subdomains(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        ip_address(host)
+    except ValueError:
+        return "." not in host
+    return True

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from urllib.parse import quote, urlencode
 
 from maniflex._clock import Clock, SystemClock
-from maniflex.errors import ConfigError
-from maniflex.storage.port import PresignedUpload
+from maniflex.errors import ConfigError, PresignUnsupported, StorageError
+from maniflex.storage.port import PresignedUpload, check_key
 
 SHORTEST_SECRET = 16  # bytes
 _READ, _UPLOAD = "GET", "PUT"
@@ -121,3 +122,78 @@ class UrlSigner:
 
 def _whole_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
+
+
+# The URLs of storages without a server of their own: they lead to this one.
+
+
+class ServedByUs:
+    """Signs URLs with the signer that the server handed over."""
+
+    _signer: UrlSigner | None = None
+
+    def bind(self, signer: UrlSigner) -> None:
+        self._signer = signer
+
+    async def url(
+        self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
+    ) -> str:
+        check_key(key)
+        signer = self._require_signer()
+        if ttl is None:
+            return signer.plain_url(key)
+        return signer.read_url(key, ttl=ttl, download=download, filename=filename)
+
+    async def urls(self, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]:
+        return [await self.url(key, ttl=ttl) for key in keys]
+
+    async def presign_upload(
+        self, key: str, *, ttl: timedelta, max_size: int | None, content_type: str, filename: str
+    ) -> PresignedUpload:
+        check_key(key)
+        if self._signer is None:
+            raise PresignUnsupported
+        return self._signer.upload(
+            key, ttl=ttl, max_size=max_size, content_type=content_type, filename=filename
+        )
+
+    def _require_signer(self) -> UrlSigner:
+        if self._signer is None:
+            raise StorageError(f"{type(self).__name__} has no URLs of its own and no server gave it a signer")
+        return self._signer
+
+
+# Content-Disposition: which files a browser may show, and the header that names a file.
+#
+# Only types that run no script of their own are shown; HTML, SVG, XML and all others are downloads. The
+# name is written as RFC 6266 and RFC 8187 have it, and nothing of it can end the value or the header.
+
+
+INLINE_TYPES = frozenset(
+    ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "application/pdf", "text/plain"]
+)
+_ATTR_CHAR = "!#$&+-.^_`|~"  # beside letters and digits, what RFC 8187 leaves unescaped
+_NOT_PLAIN = re.compile(r"[^ -~]|[\"\\%]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def media_type(content_type: str) -> str:
+    """A content type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_inline(content_type: str) -> bool:
+    """Whether a browser may show a file of this type instead of downloading it."""
+    return media_type(content_type) in INLINE_TYPES
+
+
+def content_disposition(filename: str, *, inline: bool) -> str:
+    """The value of the header for a file of this name, which may be anything a client sent."""
+    kind = "inline" if inline else "attachment"
+    name = _CONTROL.sub("", filename.encode("utf-8", "replace").decode()).strip()
+    if not name:
+        return kind
+    plain = _NOT_PLAIN.sub("_", name)
+    if plain == name:
+        return f'{kind}; filename="{plain}"'
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe=_ATTR_CHAR)}"

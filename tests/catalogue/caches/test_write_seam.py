@@ -10,8 +10,8 @@ import pytest
 
 from maniflex import Model, Server, field, scheduled
 from maniflex.db.changes import Change
-from maniflex.db.listened_store import listen
 from maniflex.db.port import Tx
+from maniflex.db.versioned_store import listen
 from maniflex.middleware import db
 from maniflex.testing import FakeClock, client
 from tests.catalogue.caches.world import Org, Owner, Project, asking, cached

@@ -22,8 +22,8 @@ from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, NewMes
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.partitions.left_checks import mend_refusal
+from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Executor, Row, Wake
-from maniflex.db.primary import Primary
 from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_files import NamedStatement, load

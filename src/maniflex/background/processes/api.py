@@ -32,7 +32,7 @@ from maniflex.background.processes.why import (
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.api import Schedules
-from maniflex.db.primary import reading
+from maniflex.db.current import reading
 from maniflex.db.records import Records
 from maniflex.model.base import Model
 

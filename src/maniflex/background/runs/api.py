@@ -31,8 +31,8 @@ from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
 from maniflex.background.runs.pruner import Pruner
 from maniflex.background.runs.worker import RunWorker, make_workers
+from maniflex.db.current import reading
 from maniflex.db.port import Tx
-from maniflex.db.primary import reading
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, NotFound
 from maniflex.model.base import Model

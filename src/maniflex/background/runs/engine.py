@@ -32,9 +32,8 @@ from maniflex.background.runs.store_sqlite import SqliteRunStore
 from maniflex.background.runs.submitter import Submitted, Submitter
 from maniflex.background.tracing import WorkTracing
 from maniflex.config import Config
-from maniflex.db.current import current_tx, detached_context, transaction
+from maniflex.db.current import current_tx, detached_context, reading, transaction
 from maniflex.db.port import Adapter, Executor, Tx
-from maniflex.db.primary import reading
 from maniflex.db.records import Records
 from maniflex.db.store import Store
 from maniflex.errors import Conflict, DatabaseError, DeclarationError, NotFound

@@ -10,8 +10,8 @@ from maniflex.background.json_text import clean, instant
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.schedules.rows import Due, Fired, Planned, ScheduleStep
+from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Executor, Tx
-from maniflex.db.primary import Primary
 from maniflex.sql.statement_files import load
 
 

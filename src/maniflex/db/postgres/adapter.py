@@ -20,16 +20,128 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import detached_context
-from maniflex.db.port import STREAM_BATCH, BatchStatement, Isolation, Row, Wake
-from maniflex.db.statements import StatementObserver
+from maniflex.db.port import STREAM_BATCH, BatchStatement, Isolation, ReadOnlyDatabase, Row, Wake
+from maniflex.db.postgres.connection import PooledConnection, Reply, first_words, maintains, refuse_end
+from maniflex.db.postgres.errors import READ_ONLY, STALE_STATEMENT, translate
+from maniflex.db.postgres.hosts import Hosts, NoConnectionLeft, parse_address
+from maniflex.db.postgres.listener import Listener
+from maniflex.db.postgres.pool import Pool, Stuck
+from maniflex.db.postgres.transaction import Pick, PostgresTx, all_rows, begin_text, first_row, row_count
+from maniflex.db.statements import QuickTexts, StatementObserver
 from maniflex.errors import (
     ConfigError,
     DeclarationError,
+    RequestError,
     SerializationFailure,
     Timeout,
     Unavailable,
 )
 from maniflex.sql.statement import Dialect, LookupText, Sql
+
+if TYPE_CHECKING:
+    from maniflex.db.postgres.connection import Connection
+
+
+# Transactions of a database that is open for reading alone; no statement in them can end that.
+#
+# PostgreSQL lets a transaction change from reading to writing until its first query, so that query is
+# ours. What is left is a statement that ends the transaction: all that comes after it is refused. A few
+# statements that PostgreSQL does not count as writing are refused before they are sent, and every
+# transaction ends with a rollback, so that what functions did besides is gone.
+
+
+T = TypeVar("T")
+
+FIRST_QUERY = "; SELECT 1"  # it takes a snapshot; the mode of the transaction is settled with it
+IN_TRANSACTION = "25001"  # a change of the mode, or a statement that no transaction may hold, such as VACUUM
+
+
+class ReadOnlyTx(PostgresTx):
+    """A transaction that reads, whatever it is told."""
+
+    __slots__ = ()
+
+    def __init__(self, pool: Pool, begin: str) -> None:
+        super().__init__(pool, begin + FIRST_QUERY, read_only=True)
+
+    async def run(self, sql: Sql, pick: Pick[T], limit: int = 0, budget: Budget | None = None) -> T:
+        def pick_inside(reply: Reply) -> T:
+            refuse_end(reply[1])
+            return pick(reply)
+
+        _refuse_maintenance(sql)
+        return await super().run(sql, pick_inside, limit, budget)
+
+    def stream(self, sql: Sql, batch: int) -> AsyncGenerator[list[Row], None]:
+        _refuse_maintenance(sql)
+        return super().stream(sql, batch)
+
+    async def _commit(self) -> None:
+        # PostgreSQL lets a reading transaction make large objects and send notifications; none of them stays.
+        await self._roll_back()
+
+    def _fail_and_translate(self, error: Exception) -> Exception:
+        translated = super()._fail_and_translate(error)
+        if getattr(error, "sqlstate", None) in (READ_ONLY, IN_TRANSACTION):
+            return ReadOnlyDatabase()
+        return translated
+
+
+def _refuse_maintenance(sql: Sql) -> None:
+    if maintains(first_words(sql.text)):
+        raise ReadOnlyDatabase
+
+
+# Leave a server that hangs, where the address names another one.
+#
+# A server whose machine or disk has stopped keeps its connections and says nothing. Waiting for the
+# deadline of each statement would take half a minute. So once a second this looks for statements that are
+# unanswered for a while, and if no connection hears anything, asks the server for a new one: it hangs if
+# that fails in time too.
+
+
+LOOK_EVERY = 1.0
+SUSPECT_AFTER = 3  # looks that found the same statements unanswered
+ASK_AGAIN_AFTER = 5  # looks, when the server turned out to be only slow
+
+log = logging.getLogger("maniflex.db")
+
+
+class HangWatch:
+    """Watches the connections of one server; calls `leave` when it hangs."""
+
+    def __init__(self, hosts: Hosts, pools: Sequence[Pool], leave: Callable[[], None]) -> None:
+        self._hosts = hosts
+        self._pools = pools
+        self._leave = leave
+        self._unanswered: dict[PooledConnection, float] = {}
+        self._looks = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await self.look()
+
+    async def look(self) -> None:
+        """Count how long nothing was heard; ask the server when that is too long."""
+        before, self._unanswered = self._unanswered, self._waiting()
+        # A deadline is set anew by each statement, and is the same only while one statement goes on.
+        is_silent = bool(before) and all(self._unanswered.get(slot) == due for slot, due in before.items())
+        self._looks = self._looks + 1 if is_silent else 0
+        if self._looks < SUSPECT_AFTER:
+            return
+        if await self._hosts.answers():
+            self._looks = SUSPECT_AFTER - ASK_AGAIN_AFTER
+            return
+        self._looks = 0
+        log.warning("%s: the server hangs; its connections are closed", self._hosts.address.label)
+        for pool in self._pools:
+            pool.discard_all()
+        self._leave()
+
+    def _waiting(self) -> dict[PooledConnection, float]:
+        return {slot: slot.due for pool in self._pools for slot in pool.slots if slot.due}
+
 
 try:
     import asyncpg  # noqa: F401
@@ -38,30 +150,6 @@ except ImportError as missing:
         'PostgreSQL needs the asyncpg driver: pip install "maniflex[postgres]"'
     ) from missing
 
-from maniflex.db._quick import QuickTexts
-from maniflex.db.postgres.address import parse_address
-from maniflex.db.postgres.errors import STALE_STATEMENT, translate
-from maniflex.db.postgres.hangs import HangWatch
-from maniflex.db.postgres.hosts import Hosts
-from maniflex.db.postgres.listener import Listener
-from maniflex.db.postgres.pool import Pool, Stuck
-from maniflex.db.postgres.read_only import ReadOnlyTx
-from maniflex.db.postgres.refusals import NoConnectionLeft
-from maniflex.db.postgres.session import STEADY, session_settings, set_local
-from maniflex.db.postgres.start_checks import check_settings, make_schema, report_needs
-from maniflex.db.postgres.transaction import (
-    Pick,
-    PostgresTx,
-    all_rows,
-    begin_text,
-    first_row,
-    row_count,
-)
-
-if TYPE_CHECKING:
-    from maniflex.db.postgres.connection import Connection, PooledConnection
-
-T = TypeVar("T")
 
 PING_WITHIN = 5.0
 SIBLING_POOL = 2
@@ -77,8 +165,6 @@ _BEGIN = {
 _NO_TIMEOUTS = "; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 _PATIENT = dict.fromkeys(("statement_timeout", "lock_timeout"), timedelta(days=7))
-
-log = logging.getLogger("maniflex.db")
 
 
 class PostgresAdapter:
@@ -428,3 +514,89 @@ def after_failure(pool: Pool, slot: PooledConnection, error: BaseException, *, a
     if not isinstance(error, Exception):
         raise error
     raise translate(error, lost=unsent) from error
+
+
+# The settings that every PostgreSQL session of ours starts with.
+
+# One plan for each statement, made once, that walks indexes.
+STEADY = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_hashagg": "off",
+}
+
+
+def session_settings(schema: str | None, application_name: str, **timeouts: timedelta) -> dict[str, str]:
+    """What every session starts with; a zero timeout leaves the server's own."""
+    # Compiling a statement takes longer than running any of ours.
+    settings = {"application_name": application_name, "TimeZone": "UTC", "jit": "off"}
+    if schema is not None:
+        settings["search_path"] = f'"{schema}"'
+    for name, timeout in timeouts.items():
+        if timeout < timedelta(0):
+            raise ConfigError(f"{name} cannot be negative")
+        if timeout:
+            settings[name] = str(max(1, timeout // timedelta(milliseconds=1)))
+    return settings
+
+
+def set_local(settings: dict[str, str]) -> str:
+    """The same settings for one transaction, to follow its BEGIN in one message."""
+    values = {name: "'" + value.replace("'", "''") + "'" for name, value in settings.items()}
+    if "search_path" in settings:
+        values["search_path"] = settings["search_path"]  # an identifier already, not a text
+    return "".join(f"; SET LOCAL {name} = {value}" for name, value in values.items())
+
+
+# What an adapter makes sure of when it opens: its schema, the time zone, and room for its connections.
+
+
+Ask = Callable[[Sql], Awaitable[list[Row]]]
+
+
+async def make_schema(ask: Ask, label: str, schema: str | None) -> None:
+    """Make the schema unless it is there."""
+    if schema is None or schema == "public" or await _has_schema(ask, schema):
+        return
+    try:
+        await ask(Sql(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
+    except RequestError as error:
+        # Two processes that start together may both try; the loser finds what it wanted.
+        if not await _has_schema(ask, schema):
+            raise ConfigError(f"{label}: schema {schema} is absent and cannot be made") from error
+
+
+async def _has_schema(ask: Ask, schema: str) -> bool:
+    return bool(await ask(Sql("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", (schema,))))
+
+
+async def check_settings(ask: Ask, label: str, pool_size: int, *, pooler: bool) -> int:
+    """Report settings that do not suit us; how many connections there are for all, 0 behind a pooler."""
+    if pooler:
+        zone = await _setting(ask, "TimeZone")
+        if zone.upper() not in ("UTC", "ETC/UTC", "GMT"):
+            log.warning("%s: the time zone is %s; set the role's to UTC", label, zone)
+        return 0
+    max_connections = int(await _setting(ask, "max_connections"))
+    if pool_size > max_connections / 2:
+        text = "%s: pools of %d exceed half of max_connections (%d)"
+        log.warning(text, label, pool_size, max_connections)
+    return max_connections - int(await _setting(ask, "superuser_reserved_connections"))
+
+
+async def _setting(ask: Ask, name: str) -> str:
+    [row] = await ask(Sql(f"SHOW {name}"))
+    return str(row[0])
+
+
+def report_needs(label: str, size: int, free_for_all: int) -> None:
+    """Say what each process may take of the connections that there are for all."""
+    if not free_for_all:
+        log.info("%s: up to %d connections of each process, to the pooler", label, size)
+        return
+    fitting = free_for_all // size
+    level = logging.INFO if fitting > 1 else logging.WARNING
+    text = "%s: up to %d connections of each process; the server has %d, enough for %d processes"
+    log.log(level, text, label, size, free_for_all, fitting)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 import socket
+import struct
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,23 +22,14 @@ import asyncpg
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
-from maniflex.db.postgres.first_words import (
-    Words,
-    changes_session,
-    first_words,
-    is_worth_keeping,
-    refuse_end,
-    refuse_transaction_control,
-)
-from maniflex.db.postgres.messages import ENCODERS, Encode, execute_messages, parse_message
-from maniflex.db.postgres.meter import Meter
 from maniflex.db.statements import StatementObserver
+from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Sql
 
 if TYPE_CHECKING:
     from asyncpg.prepared_stmt import PreparedStatement
 
-    from maniflex.db.postgres.cancellation import ServerConnection
+    from maniflex.db.postgres.hosts import ServerConnection
 
     Connection: TypeAlias = ServerConnection
     Statement: TypeAlias = PreparedStatement[asyncpg.Record]
@@ -323,3 +315,186 @@ def notice_a_silent_server(con: Connection) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+# Counts what a PostgreSQL connection receives, and hangs up when a statement sends too much.
+#
+# The protocol has no way to stop rows that are on their way outside a transaction, and the driver keeps
+# them all until the last one is there. So the connection is closed; the pool opens another.
+
+
+class Meter:
+    """Stands between the transport and the driver's protocol while a statement has a budget.
+
+    `left` is the number of bytes that may still come. A Python method for every packet costs as much as
+    a tenth of a read by id, so the statements that cannot send much go without.
+    """
+
+    __slots__ = (
+        "_feed",
+        "_protocol",
+        "_transport",
+        "connection_lost",
+        "eof_received",
+        "left",
+        "pause_writing",
+        "resume_writing",
+    )
+
+    def __init__(self, transport: Any, protocol: Any) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._feed = protocol.data_received
+        self.left = 0
+        # Not by __getattr__: a class that has one is slow at everything else, too.
+        self.connection_lost = protocol.connection_lost
+        self.eof_received = protocol.eof_received
+        self.pause_writing = protocol.pause_writing
+        self.resume_writing = protocol.resume_writing
+
+    def start(self, budget: Budget) -> None:
+        """Count from here on."""
+        self.left = budget.rows - budget.used
+        self._transport.set_protocol(self)
+
+    def stop(self, budget: Budget) -> None:
+        """Stop counting; what came in is spent."""
+        self._transport.set_protocol(self._protocol)
+        budget.used = budget.rows - self.left
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= len(data)
+        if self.left < 0:
+            self._transport.abort()
+        else:
+            self._feed(data)
+
+
+# Statements as messages of the wire protocol, to be sent in front of the driver's next statement.
+#
+# The driver sends one statement and waits for its answer. What is written right before it, without a Sync
+# of its own, reaches the server in the same packet and is answered in the same turn: its completion is
+# overwritten by that of the driver's statement, and an error in it makes the server skip the rest. So
+# such a statement must return no rows, and it must raise where its outcome matters.
+
+
+Encode = Callable[[Any], bytes]
+_EXECUTE = b"E" + struct.pack("!i", 9) + b"\0" + struct.pack("!i", 0)
+_NULL = struct.pack("!i", -1)
+# The binary forms of the types that a guard may have.
+ENCODERS: dict[str, Encode] = {
+    "text": str.encode,
+    "varchar": str.encode,
+    "bytea": bytes,
+    "int8": struct.Struct("!q").pack,
+}
+
+
+def parse_message(name: str, text: str) -> bytes:
+    """Prepare a statement without parameters under a name."""
+    body = name.encode() + b"\0" + text.encode() + b"\0" + struct.pack("!h", 0)
+    return b"P" + struct.pack("!i", len(body) + 4) + body
+
+
+def execute_messages(name: str, encoders: Sequence[Encode] = (), params: Sequence[Any] = ()) -> bytes:
+    """Bind a prepared statement to these values and run it."""
+    parts = [b"\0", name.encode(), b"\0", struct.pack("!hhh", 1, 1, len(params))]  # all of them binary
+    for encode, value in zip(encoders, params, strict=True):
+        if value is None:
+            parts.append(_NULL)
+        else:
+            data = encode(value)
+            parts += (struct.pack("!i", len(data)), data)
+    parts.append(struct.pack("!h", 0))
+    body = b"".join(parts)
+    return b"B" + struct.pack("!i", len(body) + 4) + body + _EXECUTE
+
+
+# What a statement does to its session and transaction, by its first words.
+#
+# Before them may be blanks, empty statements and comments, which PostgreSQL nests. What still gets past
+# is told by the tag of the server's answer.
+#
+# >>> first_words("/* a /* b */ c */ ; Rollback -- d\n TO here")
+# ('rollback', 'to')
+
+
+_BLANKS = re.compile(r"(?:[\s;]|--[^\r\n]*)*+")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_WORD = re.compile(r"\w*")
+
+_KEPT = frozenset(("select", "insert", "update", "delete", "with", "merge", "values"))
+_CONTROLS = frozenset(("begin", "start", "commit", "end", "abort"))
+_CHANGES = frozenset(("reset", "listen", "unlisten", "prepare", "deallocate", "discard", "load", "declare"))
+_LOCAL = frozenset(("local", "transaction", "constraints"))
+# PostgreSQL lets a transaction that only reads do these.
+_MAINTAINS = frozenset(("analyze", "analyse", "reindex", "cluster", "copy"))
+_END_TAGS = (b"COMMIT", b"ROLLBACK", b"PREPARE TRANSACTION")
+
+Words = tuple[str, str]
+
+
+def first_words(text: str) -> Words:
+    """The first two words in lower case; empty where there is something else."""
+    start = _skip(text, 0)
+    end = _word_end(text, start)
+    second = _skip(text, end)
+    return text[start:end].lower(), text[second : _word_end(text, second)].lower()
+
+
+def is_worth_keeping(words: Words) -> bool:
+    """Whether a statement is likely to come again, and does nothing to its session."""
+    return words[0] in _KEPT
+
+
+def changes_session(words: Words) -> bool:
+    first, second = words
+    return first in _CHANGES or (first == "set" and second not in _LOCAL)
+
+
+def maintains(words: Words) -> bool:
+    """Whether a statement writes to the disk although it changes no row."""
+    return words[0] in _MAINTAINS
+
+
+def refuse_transaction_control(words: Words) -> None:
+    first, second = words
+    is_rollback = first == "rollback" and second != "to"
+    if first in _CONTROLS or is_rollback or words == ("prepare", "transaction"):
+        raise _ends_transaction()
+
+
+def refuse_end(tag: bytes | None) -> None:
+    """Refuse what ended a transaction, as the answer says; there is no tag while there are more rows."""
+    if tag and tag.startswith(_END_TAGS):
+        raise _ends_transaction()
+
+
+def _ends_transaction() -> DatabaseError:
+    return DatabaseError("begin and end transactions with transaction(), not with SQL")
+
+
+def _skip(text: str, at: int) -> int:
+    """Where the blanks and comments from `at` on have their end."""
+    at = _end(_BLANKS, text, at)
+    while text.startswith("/*", at):
+        at = _end(_BLANKS, text, _comment_end(text, at))
+    return at
+
+
+def _comment_end(text: str, at: int) -> int:
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(text, at):
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return edge.end()
+    return len(text)
+
+
+def _word_end(text: str, at: int) -> int:
+    return _end(_WORD, text, at)
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()

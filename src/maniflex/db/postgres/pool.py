@@ -30,7 +30,7 @@ import asyncpg
 from maniflex.db.current import detached_context
 from maniflex.db.postgres.connection import Deadlines, PoolClock, PooledConnection
 from maniflex.db.postgres.errors import READ_ONLY
-from maniflex.db.postgres.refusals import NoConnectionLeft
+from maniflex.db.postgres.hosts import NoConnectionLeft
 from maniflex.db.statements import StatementObserver
 from maniflex.errors import RequestError, Unavailable
 

@@ -19,7 +19,7 @@ from maniflex.db.port import BatchStatement, CommitHooks, CommitRefused, Isolati
 from maniflex.db.postgres.connection import PooledConnection, Reply
 from maniflex.db.postgres.errors import STALE_STATEMENT, translate
 from maniflex.db.postgres.pool import DRAIN_WITHIN, Pool
-from maniflex.db.versions import ReadVersions
+from maniflex.db.unchanged import ReadVersions
 from maniflex.errors import Conflict, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 

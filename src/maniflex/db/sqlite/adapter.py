@@ -35,10 +35,8 @@ from maniflex.db.sqlite.connect import (
     remove_file,
 )
 from maniflex.db.sqlite.errors import writes_after_with
-from maniflex.db.sqlite.fetch import fetch_within
-from maniflex.db.sqlite.readers import Readers
-from maniflex.db.sqlite.stream import OpenStreams
-from maniflex.db.sqlite.threads import Collect, Session
+from maniflex.db.sqlite.readers import Readers, fetch_within
+from maniflex.db.sqlite.threads import Collect, OpenStreams, Session
 from maniflex.db.sqlite.watch import Watch
 from maniflex.db.sqlite.writer import FAILED, Writer
 from maniflex.db.statements import StatementObserver

@@ -9,10 +9,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
+from sqlite3 import Cursor
 from time import perf_counter
 from typing import Any
 
-from maniflex.db._quick import QuickTexts
+from maniflex.db.budget import Budget, rows_size
+from maniflex.db.port import Row
 from maniflex.db.sqlite.errors import translate
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
@@ -23,8 +25,8 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
 )
-from maniflex.db.statements import StatementObserver
-from maniflex.errors import Unavailable
+from maniflex.db.statements import QuickTexts, StatementObserver
+from maniflex.errors import AnswerTooLarge, Unavailable
 
 WAKE_AFTER = 16  # finished statements
 
@@ -272,3 +274,42 @@ class Readers:
 
 def _is_stuck(reader: ThreadConnection) -> bool:
     return reader.busy_with is not None and time.monotonic() - reader.busy_since > STALL_SECONDS
+
+
+# The rows of a SQLite read, within a budget.
+
+
+FIRST_ROWS = 4  # tell whether rows are large
+QUICK_ROWS = 24
+SLOW_BYTES = 64 * 1024  # of rows that were counted, as many at a time as hold so much; two at least
+# Looking at every value would cost a list more than a twentieth of its time. Rows that were read within
+# this time cannot hold more than a few megabytes: memory is no faster. Only others are counted.
+QUICK = 0.0005  # seconds
+
+
+def fetch_within(budget: Budget, cursor: Cursor) -> list[Row]:
+    """All rows, or `AnswerTooLarge` a few rows after they exceed the budget; runs on a thread."""
+    rows: list[Row] = []
+    try:
+        _fetch(budget, cursor, rows)
+    except AnswerTooLarge:
+        rows.clear()  # the traceback would keep them
+        cursor.close()
+        raise
+    return rows
+
+
+def _fetch(budget: Budget, cursor: Cursor, rows: list[Row]) -> None:
+    started_at, amount = perf_counter(), FIRST_ROWS
+    while True:
+        some = cursor.fetchmany(amount)
+        rows += some
+        now = perf_counter()
+        complete, amount = len(some) < amount, QUICK_ROWS
+        if now - started_at > QUICK:
+            size = rows_size(some)
+            budget.spend(size)
+            now, amount = perf_counter(), max(2, SLOW_BYTES * len(some) // (size + 1024))
+        if complete:
+            return
+        started_at = now

@@ -6,7 +6,7 @@ from typing import Any
 
 from maniflex.features.files.spool import Spool
 from maniflex.features.files.uploaded_file import UploadedFile
-from maniflex.storage.keys import new_key
+from maniflex.storage.port import new_key
 
 Files = dict[str, "UploadedFile | list[UploadedFile]"]
 

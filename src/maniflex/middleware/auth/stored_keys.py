@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from maniflex._arguments import explain_class
 from maniflex._caller import keep_answer_secret
-from maniflex.db.primary import reading
+from maniflex.db.current import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.api_key_store import (

@@ -12,9 +12,8 @@ from maniflex._names import did_you_mean
 from maniflex.audit.records import AuditRecord, FieldChange
 from maniflex.audit.sinks import AuditSink, Delivery
 from maniflex.db.changes import Change, ChangeKind
-from maniflex.db.differences import Differences
 from maniflex.db.port import Row, Tx
-from maniflex.db.redacted import Redaction
+from maniflex.db.redacted import Differences, Redaction
 from maniflex.middleware.db.audit_entry import AuditEntry, names_in
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.entry import ANYWHERE, Piece, Seat

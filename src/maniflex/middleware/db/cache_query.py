@@ -13,9 +13,8 @@ import msgspec
 
 from maniflex._caller import act_on, current_database
 from maniflex.db.changes import Change, after_commit_once
-from maniflex.db.current import current_tx
+from maniflex.db.current import OnPrimary, current_tx
 from maniflex.db.port import Tx
-from maniflex.db.primary import OnPrimary
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.db.cache_store import CarefulStore
 from maniflex.middleware.db.cached_rows import pack, unpack

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.db.backed_models import why_apart
+from maniflex.db.backed_store import why_apart
 from maniflex.errors import CallbackFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 from maniflex._arguments import explain_class
 from maniflex._clock import SystemClock
 from maniflex._ids import new_id
+from maniflex.db.current import execute_separately, write_separately
 from maniflex.db.port import Adapter, Row, Tx
-from maniflex.db.separate import execute_separately, write_separately
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
 from maniflex.middleware.stores.model import IdempotencyKeyRow

@@ -19,8 +19,8 @@ from typing import Any
 
 from maniflex._clock import Clock
 from maniflex._names import is_identifier
+from maniflex.db.current import read_current, write_separately
 from maniflex.db.port import Adapter
-from maniflex.db.separate import read_current, write_separately
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.form import Home, StoreForm
 from maniflex.middleware.stores.model import StoreRealmRow

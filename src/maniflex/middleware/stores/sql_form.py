@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from maniflex._clock import Clock, SystemClock
+from maniflex.db.current import read_current, write_separately
 from maniflex.db.port import Adapter, Row
-from maniflex.db.separate import read_current, write_separately
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.form import Home, StoreForm
 from maniflex.middleware.stores.port import StoreUnavailable

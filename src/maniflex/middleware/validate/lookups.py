@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.db.backed_models import operator_problems
+from maniflex.db.backed_store import operator_problems
 from maniflex.errors import ConstraintViolation
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.base import Model
