@@ -12,7 +12,7 @@ import pytest
 
 from maniflex import DeclarationError, Model, Server, file
 from maniflex.errors import FileNotFound
-from maniflex.features.files import spool
+from maniflex.features.files import forms
 from maniflex.storage import FileMeta, MemoryStorage, Reader
 from maniflex.testing import client
 from tests.kit.files import PNG
@@ -125,7 +125,7 @@ async def test_a_full_storage_is_507_and_the_log_says_why(
 async def test_uploads_that_find_no_room_to_wait_are_507(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spool, "_nameless_file", lambda directory: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(forms, "_nameless_file", lambda directory: os.open("/dev/full", os.O_WRONLY))
     server = Server(storage="memory:", upload_memory=1)
     server.register(Clip)
     async with client(server, database=sqlite_url) as http:

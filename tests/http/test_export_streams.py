@@ -17,7 +17,7 @@ import pytest
 
 from maniflex import Context, Model, ModelOptions, Next, Operation, Response, Server, field
 from maniflex.db.postgres.adapter import PostgresAdapter
-from maniflex.features import export_places
+from maniflex.features import export
 from maniflex.http import streaming
 from maniflex.http.streaming import Aborted
 from maniflex.testing import client
@@ -123,7 +123,7 @@ async def is_free(http: httpx.AsyncClient) -> bool:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An export that finds no free place does not wait for one."""
-    monkeypatch.setattr(export_places, "WAIT_FOR_PLACE", 0.0)
+    monkeypatch.setattr(export, "WAIT_FOR_PLACE", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -227,7 +227,7 @@ async def begin_taking(download: Download) -> bytes:
 async def test_clients_that_read_slowly_hold_no_place_and_get_their_whole_file(
     database_url: str, monkeypatch: pytest.MonkeyPatch, query: str, in_memory: int
 ) -> None:
-    monkeypatch.setattr(export_places, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(export, "_IN_MEMORY", in_memory)
     async with entries(database_url, MANY_ROWS, max_exports=2) as (server, http):
         slow = [Download(server, query) for _ in range(2)]
         first = [await begin_taking(download) for download in slow]
@@ -244,7 +244,7 @@ async def test_clients_that_read_slowly_hold_no_place_and_get_their_whole_file(
 async def test_after_a_while_a_slow_client_holds_no_connection(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_places, "SPOOL_AFTER", 0.05)
+    monkeypatch.setattr(export, "SPOOL_AFTER", 0.05)
     async with entries(postgres_url, MANY_ROWS) as (server, _):
         download = Download(server)
         await download.begin()
@@ -257,14 +257,14 @@ async def test_after_a_while_a_slow_client_holds_no_connection(
 async def test_the_slowest_client_is_left_when_too_many_files_wait(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_places, "SPOOLS_PER_PLACE", 1)
+    monkeypatch.setattr(export, "SPOOLS_PER_PLACE", 1)
     async with entries(sqlite_url, MANY_ROWS) as (server, http):
         slowest, slow = Download(server), Download(server)
         await slowest.begin()
         await slow.begin()
         for _ in range(5):
             await slow.next()
-        monkeypatch.setattr(export_places, "FAIR_RATE", 10**12)
+        monkeypatch.setattr(export, "FAIR_RATE", 10**12)
         assert await is_free(http)
         assert await slow.finish()
         assert not await slowest.finish()
@@ -286,7 +286,7 @@ async def test_a_failure_ahead_of_a_slow_client_breaks_its_answer_off(database_u
 async def test_a_client_that_leaves_its_file_behind_leaves_nothing_open(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_places, "_IN_MEMORY", 1_000)
+    monkeypatch.setattr(export, "_IN_MEMORY", 1_000)
     async with entries(sqlite_url, MANY_ROWS) as (server, http):
         download = Download(server)
         await download.begin()

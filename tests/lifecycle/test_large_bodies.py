@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Model, Next, Server
-from maniflex.http import inbound
+from maniflex.http import asgi
 from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
 
 PATIENCE = 60.0
@@ -133,8 +133,8 @@ async def test_a_small_body_that_is_refused_keeps_the_connection(sqlite_url: str
 
 
 BOUNDS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "size": lambda patch: patch.setattr(inbound, "DROP_AT_MOST", MEGABYTE),
-    "time": lambda patch: patch.setattr(inbound, "DROP_WITHIN", 0.2),
+    "size": lambda patch: patch.setattr(asgi, "DROP_AT_MOST", MEGABYTE),
+    "time": lambda patch: patch.setattr(asgi, "DROP_WITHIN", 0.2),
 }
 
 

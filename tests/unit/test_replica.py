@@ -6,7 +6,7 @@ import pytest
 
 from maniflex.db.current import OnPrimary, ReplicaReader, current_reader
 from maniflex.db.postgres.replicated import Place, Replica
-from maniflex.http.position_token import read_token, write_token
+from maniflex.http.read_positions import read_token, write_token
 
 
 class Clock:

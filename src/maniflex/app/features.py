@@ -29,9 +29,8 @@ from maniflex.features.history import history_endpoints
 from maniflex.features.history_options import history_problems, option_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
-from maniflex.http.pages import pages_of
 from maniflex.http.probes import Probes
-from maniflex.http.welcome import Welcome
+from maniflex.http.welcome import Welcome, pages_of
 from maniflex.middleware.workflow.machine import Machine
 from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields

@@ -19,8 +19,7 @@ from maniflex.db.current import transaction
 from maniflex.db.records import Records
 from maniflex.errors import DeclarationError, RequestError
 from maniflex.features.export import Format
-from maniflex.features.json_lines import write_jsonl
-from maniflex.features.tabular import write_csv, write_xlsx
+from maniflex.features.tabular import write_csv, write_jsonl, write_xlsx
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import AuthInfo

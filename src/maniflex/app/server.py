@@ -39,11 +39,10 @@ from maniflex.config import Config
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
-from maniflex.http.asgi import App
-from maniflex.http.late_requests import LateRequests
+from maniflex.http.asgi import App, LateRequests
 from maniflex.http.observing import Observed
 from maniflex.http.probes import Health
-from maniflex.http.signals import LONGEST, Delay, on_stop_signal
+from maniflex.http.serve import LONGEST, Delay, on_stop_signal
 from maniflex.http.streaming import Send
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AsgiScope, Receive

@@ -15,9 +15,8 @@ from typing import Any
 from maniflex.db.budget import Budget
 from maniflex.db.past_rows import PastRecord
 from maniflex.errors import InvalidQuery
-from maniflex.features.history import hidden_names, past_rows
+from maniflex.features.history import RecordPolicies, hidden_names, page_meta, past_rows
 from maniflex.features.history_options import keeps_snapshots
-from maniflex.features.history_policies import RecordPolicies, page_meta
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default, Handler

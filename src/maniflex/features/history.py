@@ -7,19 +7,19 @@ it is there or marked as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from maniflex._names import snake_case
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor
-from maniflex.db.past_rows import PastRows
+from maniflex.db.past_rows import PastRows, ToldValues, past_record
 from maniflex.db.port import Row
+from maniflex.db.store import Store
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
-from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
 from maniflex.features.history_options import keeps_snapshots
-from maniflex.features.history_policies import RecordPolicies, page_meta
 from maniflex.model.history_row import HistoryOperation, history_model, is_versioned, secret_names
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body
@@ -419,3 +419,177 @@ def _page_of(ctx: Context) -> HistoryPage:
     if not isinstance(ctx.past, HistoryPage):
         raise no_answer_error(ctx)
     return ctx.past
+
+
+# What the API description says of the routes of histories, and of reads of the past.
+
+
+_FAILURES = (500, 503, 504)
+_PAGE_META = {"$ref": "#/components/schemas/PageMeta"}
+
+
+def history_docs(model: ModelMeta, history: ModelMeta) -> RouteDocs:
+    """Of the history of one record."""
+    name = snake_case(model.name)
+    return RouteDocs(
+        name=f"list_{name}_history",
+        summary=f"The history of a {model.name}",
+        description="Every version of the record, newest first; also of one that is marked as deleted.",
+        parameters=_list_parameters(),
+        answers={200: _describe_page(history)},
+        answer_texts={200: "A page of versions."},
+        errors=(400, 404, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
+    )
+
+
+def list_docs(model: ModelMeta, history: ModelMeta) -> RouteDocs:
+    """Of the histories of all records."""
+    return RouteDocs(
+        name=f"list_{history.table}",
+        summary=f"The histories of all {model.table}",
+        description="Versions of all records that the caller may read, newest first.",
+        parameters=_list_parameters(),
+        answers={200: _describe_page(history)},
+        answer_texts={200: "A page of versions."},
+        errors=(400, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
+    )
+
+
+def version_docs(model: ModelMeta, history: ModelMeta, *, flat: bool = False) -> RouteDocs:
+    """Of one version."""
+    name = snake_case(history.name) if flat else f"{snake_case(model.name)}_version"
+    data = {"type": "object", "required": ["data"], "properties": {"data": _schema(history)}}
+    return RouteDocs(
+        name=f"get_{name}",
+        summary=f"One version of a {model.name}",
+        description="What changed, who changed it, and the record as it was then, by the names and in the"
+        " types that its fields have now. `former` has what belongs to no field of now.",
+        parameters=[_SELECT],
+        answers={200: data},
+        answer_texts={200: "The version."},
+        errors=(400, 404, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
+    )
+
+
+def restore_docs(model: ModelMeta) -> RouteDocs:
+    """Of the way back to a version."""
+    return RouteDocs(
+        name=f"restore_{snake_case(model.name)}_version",
+        summary=f"Give a {model.name} the values of an earlier version",
+        description="Updates the record with the values of that version that a client may set.",
+        answer_texts={200: "The record, as it is now."},
+        response=model.cls,
+        errors=(404, 409, 412, 422) if model.options.optimistic_lock else (404, 409, 422),
+    )
+
+
+def _schema(history: ModelMeta) -> Mapping[str, Any]:
+    return {"$ref": f"#/components/schemas/{history.name}"}
+
+
+def _describe_page(history: ModelMeta) -> Mapping[str, Any]:
+    data = {"type": "array", "items": _schema(history)}
+    return {
+        "type": "object",
+        "required": ["data", "meta"],
+        "properties": {"data": data, "meta": _PAGE_META},
+    }
+
+
+def _query(name: str, text: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": schema}
+
+
+_SELECT = _query("select", "Only these fields of a version, divided by commas.", {"type": "string"})
+
+
+def _list_parameters() -> Sequence[Mapping[str, Any]]:
+    fields = "`record_id`, `operation`, `actor_id`, `request_id`, `source`, `version` and `timestamp`"
+    operations = ", ".join(f"`{operation}`" for operation in HistoryOperation)
+    number = {"type": "integer", "minimum": 1}
+    return (
+        _query("page", "Which page, counted from 1.", {**number, "default": 1}),
+        _query("limit", "How many versions a page has.", {**number, "default": 20}),
+        _query(
+            "filter",
+            f"Only versions for which `field:operator:value` holds, by {fields}; operations are {operations}",
+            {"type": "array", "items": {"type": "string"}},
+        ),
+        _query("sort", "`version` or `timestamp`, with `:desc` to turn the order round.", {"type": "string"}),
+        _SELECT,
+    )
+
+
+# Policies on the records of a versioned model, asked before their histories and their past are shown.
+#
+# The record as it is now is judged, and as it was; one that is gone cannot be, so its past is not shown.
+# What a history does not keep, a record is taken to have had as it has it now.
+
+
+class RecordPolicies:
+    """Judges the records of one model for readers of their histories, of one record (`item`) or of many."""
+
+    def __init__(self, runtime: Runtime, store: Store, *, item: bool) -> None:
+        of_model = runtime.policies.get(store.meta.name)
+        self._policies = None if of_model is None else of_model.of(Operation.READ_HISTORY, item=item)
+        self._store = store
+        self.is_empty = self._policies is None
+        self.hides_rows = self._policies is not None and self._policies.hides_rows
+
+    async def require(self, ctx: Context, row: Row) -> None:
+        """403 unless the caller may read the record."""
+        if self._policies is not None:
+            await self._policies.require(ctx, self._store.record(row))
+
+    async def require_now(self, ctx: Context, record_id: str) -> None:
+        """The same of the record as it is now; 404 when it is gone."""
+        if self._policies is not None:
+            rows = await self._rows([record_id])
+            if not rows:
+                raise NotFound(model=self._store.meta.name, record_id=record_id)
+            await self.require(ctx, rows[0])
+
+    async def allowed(self, ctx: Context, record_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the records that the caller may read."""
+        if self._policies is None:
+            return frozenset(record_ids)
+        return frozenset(await self.allowed_rows(ctx, record_ids))
+
+    async def allowed_rows(self, ctx: Context, record_ids: Sequence[str]) -> dict[str, Row]:
+        """The same as they are now, by their ids."""
+        rows = await self._rows(list(dict.fromkeys(record_ids)))
+        place = self._store.sql.names.index("id")
+        return {str(row[place]): row for row in rows if await self.allows(ctx, row)}
+
+    async def allows_version(
+        self, ctx: Context, now: Row, state: Mapping[str, Any], diff: ToldValues | None
+    ) -> bool:
+        """Whether the caller may read the record in that state, and before the changes of an update."""
+        before = (
+            [] if diff is None else [{**state, **{name: side["old"] for name, side in diff.values.items()}}]
+        )
+        for values in (state, *before):
+            then = past_record(self._store.meta, 0, values)
+            fields = zip(self._store.meta.fields, then.row, now, strict=True)
+            row = [is_now if f.name in then.missing else was for f, was, is_now in fields]
+            if not await self.allows(ctx, row):
+                return False
+        return True
+
+    async def allows(self, ctx: Context, row: Row) -> bool:
+        """Whether the caller may read the record as it was."""
+        return self._policies is None or await self._policies.allow(ctx, self._store.record(row))
+
+    async def _rows(self, record_ids: Sequence[str]) -> Sequence[Row]:
+        rows = await executor(self._store.adapter).fetch(select.kept_many(self._store.sql, record_ids))
+        return rows if self._store.decode is None else [self._store.decode(row) for row in rows]
+
+
+def page_meta(*, total: int, page: int, limit: int, counted: bool) -> dict[str, object]:
+    """Where in a list a page is; a count would tell of records that only a policy hides."""
+    if not counted:
+        return {"page": page, "limit": limit, "has_more": page * limit < total}
+    return {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}

@@ -24,6 +24,7 @@ from maniflex._tables import PartialTable
 from maniflex.db.port import Row
 from maniflex.errors import ExportTooLarge
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.pipeline.serializer import Serializer
 
 T = TypeVar("T")
 Batches = AsyncGenerator[Sequence[Row], None]
@@ -204,3 +205,15 @@ class _Book:
     def let_go(self) -> None:
         """Close the files of a workbook, also of one that is not finished."""
         self._sheet._opt_close()
+
+
+# Rows → lines of JSON, each as the API would answer with it.
+
+
+async def write_jsonl(
+    serializer: Serializer, batches: Batches, encode: Callable[[Any], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """One object a line, in UTF-8."""
+    async with aclosing(batches):
+        async for rows in batches:
+            yield b"".join(encode(serializer.struct_of(row)) + b"\n" for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -21,11 +22,8 @@ from maniflex.files.cleaner import Cleaner, CleanReport
 from maniflex.files.desk import FileDesk
 from maniflex.files.inventory import Adoption, FileCheck, Inventory, OnEach
 from maniflex.files.links import FileLinks
-from maniflex.files.local_file import read_file
 from maniflex.files.model import FileLink, ManiflexSecret, StoredFile
-from maniflex.files.mounted import below_root
-from maniflex.files.owner import Owner, owner_in_code, owner_of
-from maniflex.files.signing import bind_signer
+from maniflex.files.owner import Owner, bind_signer, owner_in_code, owner_of
 from maniflex.files.store import PACKAGE, FileStore
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
@@ -248,3 +246,27 @@ async def _chunks(data: Data) -> AsyncIterator[bytes]:
     else:
         async for chunk in data:
             yield chunk
+
+
+# The bytes of a file of this machine, read beside the event loop.
+
+
+AT_ONCE = 256 * 1024
+
+
+async def read_file(path: str | os.PathLike[str]) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(open, path, "rb")
+    try:
+        while chunk := await asyncio.to_thread(file.read, AT_ONCE):
+            yield chunk
+    finally:
+        file.close()
+
+
+# URLs that lead to this server, where it is mounted below a path of another application.
+
+
+def below_root(ctx: Context, url: str) -> str:
+    """A URL as this caller reaches it: one that leads here begins where this server is mounted."""
+    is_path = url.startswith("/") and not url.startswith("//")
+    return f"{ctx.scope.get('root_path') or ''}{url}" if is_path else url

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakMethod
 
 from maniflex._clock import Clock, SystemClock
@@ -37,13 +37,8 @@ from maniflex.errors import (
     TransactionError,
     UnknownFile,
 )
-from maniflex.files.file_urls import url_of, urls_of
-from maniflex.files.intake import Intake, clean_content_type
+from maniflex.files.intake import ENOUGH, FileQuota, Intake, clean_content_type, contradicts, no_room
 from maniflex.files.model import FileState, StoredFile
-from maniflex.files.owner import Owner
-from maniflex.files.quota import FileQuota, no_room
-from maniflex.files.sniffing import ENOUGH, contradicts
-from maniflex.files.store import FileStore, Link
 from maniflex.model.file_field import FileRules
 from maniflex.pipeline.context import Context
 from maniflex.storage.port import (
@@ -52,15 +47,21 @@ from maniflex.storage.port import (
     PresignedUpload,
     Reader,
     ServedHere,
+    SignsDownloads,
     Storage,
     check_key,
     key_problem,
     new_key,
     pins_upload_size,
     presign_file,
+    sign_urls,
     stat_file,
 )
 from maniflex.storage.signer import UrlSigner
+
+if TYPE_CHECKING:
+    from maniflex.files.owner import Owner
+    from maniflex.files.store import FileStore, Link
 
 UNLINKED_PRESIGNED = timedelta(hours=24)  # after its URL expired
 LOOKED_AT_EVERY = timedelta(hours=1)  # a presigned upload that did not come
@@ -586,3 +587,56 @@ def clean_filename(filename: str) -> str:
     name = filename.replace("\\", "/").rpartition("/")[2].encode("utf-8", "replace").decode()
     printable = "".join(char for char in name if char >= " " and not "\x7f" <= char <= "\x9f").strip()
     return printable[:_LONGEST_FILENAME] or "file"
+
+
+# URLs that open a file to those who have them.
+#
+# They lead to the storage, or to this server where the storage has none of its own. A file that is to be
+# saved whatever its type has a URL that says so: where the store cannot sign one, it leads here too.
+
+
+class Desk(Protocol):
+    """The part of a desk that makes URLs."""
+
+    config: Config
+    signer: UrlSigner | None
+
+    @property
+    def storage(self) -> Storage: ...
+
+
+async def url_of(desk: Desk, key: str, *, ttl: timedelta | None, download: bool, filename: str | None) -> str:
+    """The URL of one file, for so long; without a time, a lasting one."""
+    if download and (url := await _download_url(desk, key, ttl, filename)):
+        return url
+    return await desk.storage.url(key, ttl=ttl, download=download, filename=filename)
+
+
+async def urls_of(
+    desk: Desk, keys: Collection[str], *, ttl: timedelta | None, download: bool
+) -> dict[str, str]:
+    """The URLs of several files, signed in one call where that is possible."""
+    urls: dict[str, str] = {}
+    for key in dict.fromkeys(keys) if download else ():
+        if url := await _download_url(desk, key, ttl, None):
+            urls[key] = url
+    others = [key for key in dict.fromkeys(keys) if key not in urls]
+    if others:
+        urls.update(zip(others, await sign_urls(desk.storage, others, ttl=ttl), strict=True))
+    return urls
+
+
+async def _download_url(desk: Desk, key: str, ttl: timedelta | None, filename: str | None) -> str | None:
+    """The URL that saves a file; None where the usual one does, or no other can be made."""
+    storage, signer = desk.storage, desk.signer
+    if isinstance(storage, ServedHere):
+        return None
+    if isinstance(storage, SignsDownloads) and ttl is not None:
+        name = filename or key.rpartition("/")[2]
+        if url := await storage.download_url(key, ttl=ttl, filename=name):
+            return url
+    if signer is None or not desk.config.files_routes:
+        return None
+    if ttl is None:
+        return signer.plain_url(key)
+    return signer.read_url(key, ttl=ttl, download=True, filename=filename)

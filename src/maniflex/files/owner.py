@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import secrets
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maniflex._caller import caller
+from maniflex.config import Config
 from maniflex.files.model import StoredFile
 from maniflex.pipeline.context import Context
 from maniflex.query.operators import Op
 from maniflex.query.query import Forced
+from maniflex.storage.port import ServedHere
+from maniflex.storage.signer import UrlSigner
+
+if TYPE_CHECKING:
+    from maniflex.files.desk import FileDesk
 
 
 class Owner(NamedTuple):
@@ -85,3 +92,21 @@ def _forced_scope(ctx: Context) -> str:
 
 def _hash(kind: str, value: Any) -> str:
     return sha256(json.dumps([kind, value]).encode()).hexdigest()
+
+
+# The secret that URLs of this server are signed with: a setting, or one that the database keeps.
+
+
+SECRET = "files"  # its name in the table of secrets
+
+
+async def bind_signer(desk: FileDesk, config: Config) -> UrlSigner:
+    """The signer of this server, which its storage is handed if its URLs lead here."""
+    if config.files_signing_key is not None:
+        secret = config.files_signing_key
+    else:
+        secret = await desk.rows.shared_secret(SECRET, secrets.token_hex(32), desk.clock.now())
+    signer = UrlSigner(config.path_prefix + config.files_path, secret.encode(), clock=desk.clock)
+    if desk.has_storage and isinstance(desk.storage, ServedHere):
+        desk.storage.bind(signer)
+    return signer

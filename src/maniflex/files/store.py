@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
@@ -13,8 +13,10 @@ from maniflex.db.current import Primary, executor, reading
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.store import Store
 from maniflex.files.model import FileState, StoredFile
-from maniflex.files.owner import Owner
 from maniflex.sql.statement_files import load
+
+if TYPE_CHECKING:
+    from maniflex.files.owner import Owner
 
 PACKAGE = "maniflex.files"
 _LINKED = ("ids", "keys", "models", "record_ids", "fields")

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import logging
 from time import time
+from typing import Any
 
 from maniflex._access_json import escape_breaks
 from maniflex._client_address import TrustedProxies
-from maniflex._logging import (
-    ACCESS,
-    MOST_WAITING,
-    LineHandler,
-    WaitingLine,
-    line_handler,
-)
+from maniflex._logging import ACCESS, MOST_WAITING, LineHandler, WaitingLine, line_handler
 from maniflex.http.observing import Observed, ObservedRequest
+from maniflex.http.protocol import PatientProtocol
 from maniflex.pipeline.exchange import App, AsgiScope
-from maniflex.pipeline.observation import write_access_line
+from maniflex.pipeline.observation import Observation, write_access_line
 
 log = logging.getLogger(ACCESS)
 
@@ -96,3 +92,19 @@ def with_access_log(app: App, proxies: TrustedProxies, service: str) -> Observed
     if isinstance(app, Observed):
         return app.with_lines(lines)
     return Observed(app, (), proxies, lines=lines, service=service)
+
+
+# uvicorn's HTTP protocol, ours, with an access log.
+
+
+class LoggingProtocol(PatientProtocol):
+    """One connection whose requests are logged."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app = getattr(self._server, "serve_logged", None) or AccessLog(self.app).serve
+
+    def note_refused(self, seen: Observation) -> None:
+        super().note_refused(seen)
+        settings = getattr(self._server, "config", None)
+        write_access_line(log, seen._replace(service=getattr(settings, "service_name", "")))

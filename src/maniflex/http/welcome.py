@@ -9,6 +9,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+from maniflex.config import Config
 from maniflex.errors import NotFound
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
@@ -73,3 +74,20 @@ def _reload_error() -> str:
         return Path(path).read_text() if path else ""
     except OSError:  # there is none
         return ""
+
+
+# The addresses of a server that people look at.
+
+
+def pages_of(config: Config, panel: str = "") -> dict[str, str]:
+    """The paths of the pages that are on, by what they are called."""
+    pages = {"panel": f"{panel}/"} if panel else {}
+    if config.openapi_enabled and config.docs_enabled:
+        pages["API reference"] = "/docs"
+    if config.openapi_enabled:
+        pages["API description"] = f"{config.path_prefix}/openapi.json"
+    if "health" in config.probes:
+        pages["health"] = "/health"
+    if config.metrics_enabled and not config.metrics_port:
+        pages["numbers"] = "/metrics"
+    return pages

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from maniflex.errors import RangeNotSatisfiable
-from maniflex.features.files.downloads import disposition
-from maniflex.features.files.ranges import asked_span, is_unchanged
+from maniflex.features.files.downloads import asked_span, disposition, is_unchanged
 
 TAG = '"abc"'
 CHANGED = datetime(2026, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)

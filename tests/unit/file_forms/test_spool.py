@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maniflex.errors import StorageError
-from maniflex.features.files.spool import Spool
+from maniflex.features.files.forms import Spool
 
 
 async def content_of(spool: Spool, start: int, end: int) -> bytes:

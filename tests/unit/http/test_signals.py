@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from maniflex.http.signals import on_stop_signal
+from maniflex.http.serve import on_stop_signal
 
 
 @pytest.fixture

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from maniflex.features.actions import Action
 from maniflex.features.files.attachments import attachment_endpoints
-from maniflex.features.files.presigning import mint_endpoints
+from maniflex.features.files.docs import mint_docs
 from maniflex.features.files.routes import file_endpoints
 from maniflex.features.files.uploads import ModelUploads
-from maniflex.features.files.urls import url_transforms
+from maniflex.files.api import below_root
 from maniflex.files.desk import FileDesk
-from maniflex.model.file_field import file_fields
-from maniflex.model.meta import ModelMeta
+from maniflex.files.owner import owner_of
+from maniflex.model.file_field import FileRules, file_fields
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.transforms import Transform
 
 
 def prepare_file_routes(routes: RouteBuilder, models: Iterable[ModelMeta]) -> None:
@@ -99,3 +107,100 @@ def file_route_problems(
         return
     for taker in _path_takers(config.files_path, models, actions):
         yield f"{taker} is the one of files; choose another files_path"
+
+
+# Keys → URLs in answers, of fields with `acl="signed"` or `acl="public"`; all of a page in one call.
+
+
+_SHOWN_IN = frozenset({Operation.LIST, Operation.READ, Operation.CREATE, Operation.UPDATE})
+
+
+def url_transforms(model: ModelMeta, desk: FileDesk) -> Iterator[Transform]:
+    """What changes the records of a model on their way into answers; nothing where all files are private."""
+    for field, rules in file_fields(model):
+        if field.visible and rules.acl != "private":
+            change = partial(_show_urls, desk, rules)
+            # A version has the key: its file may be gone, and whoever reads histories is not handed files.
+            yield Transform(field, partial(_show_url, desk, rules), _SHOWN_IN, change, of_past=False)
+
+
+async def _show_urls(desk: FileDesk, rules: FileRules, ctx: Context, values: Sequence[Any]) -> list[Any]:
+    """The values of one field on a page; what is empty stays as it is."""
+    keys = [key for value in values for key in _keys(value)]
+    signed = await desk.urls(keys, rules.acl, download=rules.inline is False) if keys else {}
+    urls = {key: below_root(ctx, url) for key, url in signed.items()}
+    return [
+        [urls[key] for key in value] if isinstance(value, list) else urls.get(value, value)
+        for value in values
+    ]
+
+
+async def _show_url(desk: FileDesk, rules: FileRules, ctx: Context, value: Any) -> Any:
+    [shown] = await _show_urls(desk, rules, ctx, [value])
+    return shown
+
+
+def _keys(value: Any) -> Sequence[str]:
+    if not value:
+        return ()
+    return value if isinstance(value, list) else (value,)
+
+
+# `POST /{table}/{field}/upload-url`: a URL that a client uploads one file of a field to.
+
+
+_MOST_BYTES = 2**53
+
+
+class UploadWish(BaseModel):
+    """The file that a client wants to upload."""
+
+    filename: Annotated[str, Field(min_length=1, max_length=255)]
+    content_type: Annotated[str, Field(pattern=r"^[\w.+-]{1,100}/[\w.+-]{1,100}$")]
+    size: Annotated[int, Field(ge=0, le=_MOST_BYTES)] | None = None
+
+
+def mint_endpoints(routes: RouteBuilder, model: ModelMeta, desk: FileDesk) -> Iterator[Endpoint]:
+    """The routes of a model's fields with `upload="presigned"`."""
+    if model.options.headless:
+        return
+    for field, rules in file_fields(model):
+        if rules.upload == "presigned" and not (field.hidden or field.readonly):
+            yield from routes.with_options([_endpoint(routes, model, desk, field, rules)])
+
+
+def _endpoint(
+    routes: RouteBuilder, model: ModelMeta, desk: FileDesk, field: FieldMeta, rules: FileRules
+) -> Endpoint:
+    async def mint(ctx: Context) -> None:
+        wish: UploadWish = await ctx.bind_json(UploadWish)
+        owner = await owner_of(ctx, desk.config.file_scope)
+        minted = await desk.mint(
+            filename=wish.filename, content_type=wish.content_type, size=wish.size, owner=owner, rules=rules
+        )
+        upload = minted.upload
+        ctx.result = {
+            "url": below_root(ctx, upload.url),
+            "method": upload.method,
+            "fields": dict(upload.fields),
+            "headers": dict(upload.headers),
+            "key": minted.key,
+            "max_size": minted.max_size,
+            "expires_at": upload.expires_at,
+        }
+
+    def respond(ctx: Context) -> None:
+        if ctx.response is None:
+            ctx.response = Response(200, ctx.result)
+
+    return routes.endpoint(
+        "POST",
+        f"/{model.table}/{field.api}/upload-url",
+        Operation.PRESIGN_UPLOAD,
+        model=model,
+        steps=(*TRIMMED, "mint"),
+        defaults={"mint": mint},
+        respond=respond,
+        item=False,
+        about=mint_docs(model, field, UploadWish),
+    )

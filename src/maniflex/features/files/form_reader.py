@@ -9,31 +9,34 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from maniflex import _json
 from maniflex.errors import (
     BodyTooLarge,
+    DeclarationError,
     Detail,
     FileTooLarge,
     FileTypeNotAllowed,
     InvalidBody,
+    InvalidJson,
+    InvalidQuery,
+    MultipartError,
     NoStorage,
     TooManyFiles,
     UnsupportedMediaType,
 )
-from maniflex.features.files.form_request import FormRequest
-from maniflex.features.files.form_values import is_json, json_value, text_value
-from maniflex.features.files.forms import Form, FormLimits, FormPart
-from maniflex.features.files.spool import Spool
-from maniflex.features.files.uploaded_file import UploadedFile
+from maniflex.features.files.forms import Form, FormLimits, FormPart, Spool
 from maniflex.files.desk import FileDesk, clean_filename
 from maniflex.files.intake import Intake
-from maniflex.files.naming import about_field
+from maniflex.files.links import about_field
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, rules_of_field
 from maniflex.model.messages import detail
-from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.upload_progress import UploadBody, uploading
+from maniflex.query.values import parse_value
+from maniflex.storage.port import MOST_AT_ONCE, new_key
 
 KEY_HEADER = b"idempotency-key"
 
@@ -236,3 +239,146 @@ def check_headers(ctx: Context, most: int) -> None:
                 raise BodyTooLarge(f"the form is larger than {most} bytes")
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise UnsupportedMediaType("a compressed body is not accepted")
+
+
+# The texts of a form → values of fields: by the type of the part, else by the kind of the field.
+
+# Others are text in JSON too, which the rules of their fields read.
+_READ_HERE = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL, Kind.BOOL})
+
+
+def json_value(content: bytes, name: str, *, field: FieldMeta | None, exact: bool, most: int) -> Any:
+    """The value of a part that is typed as JSON."""
+    try:
+        value = _json.loads(content, exact, most)
+        if field is not None and field.kind is Kind.JSON:
+            _json.refuse_long_integers(content, value)
+            return _json.as_floats(value) if exact else value
+    except InvalidJson as error:
+        raise InvalidJson(f"the part {name!r} of the form: {error.message}") from None
+    return value
+
+
+def text_value(content: bytes, name: str, field: FieldMeta | None) -> Any:
+    """The value of another part; what cannot be read stays text, for the rules of the field to refuse."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise MultipartError(f"the part {name!r} of the form is no UTF-8") from None
+    if field is None or field.kind is Kind.TEXT:
+        return text
+    if not text and field.nullable:
+        return None
+    if field.kind not in _READ_HERE:
+        return text
+    try:
+        return parse_value(text, field, name, member=False)
+    except InvalidQuery:
+        return text
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether a part says that it is JSON."""
+    bare = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    return bare == "application/json" or (bare.startswith("application/") and bare.endswith("+json"))
+
+
+# The form of one request while it is worked on: its values, its files, and what was stored of them.
+
+
+Files = dict[str, "UploadedFile | list[UploadedFile]"]
+
+
+class FormRequest:
+    """`ctx.form`. A file that waits for its storing stands in the body under a key that is no file's."""
+
+    __slots__ = ("answer", "digest", "files", "is_settled", "spool", "stored_keys", "values", "waiting")
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self.values: dict[str, Any] = {}  # by API name
+        self.files: Files = {}
+        self.waiting: dict[str, UploadedFile] = {}  # by the key that stands for it
+        self.stored_keys: list[str] = []
+        self.digest = b""  # of all parts, for requests that may be sent twice
+        self.answer: Any = None  # of an upload to /files: the one that tells of its file
+        self.is_settled = False  # the files are stored, and the record is to name them
+
+    def add_waiting(self, file: UploadedFile) -> str:
+        """The key that stands for a file until it is stored."""
+        stand_in = new_key(file.filename)
+        self.waiting[stand_in] = file
+        return stand_in
+
+    def add_value(self, name: str, value: Any, *, in_list: bool) -> bool:
+        """Keep the value of a part; False when there is one already and the field holds but one."""
+        if not in_list:
+            is_first = name not in self.values
+            self.values.setdefault(name, value)
+            return is_first
+        items = self.values.setdefault(name, [])
+        if items is None:  # a null was sent before
+            return False
+        items += value if isinstance(value, list) else [value]
+        return True
+
+    def add_file(self, name: str, file: UploadedFile, *, in_list: bool) -> None:
+        if not in_list:
+            self.files[name] = file
+            return
+        files = self.files.setdefault(name, [])
+        assert isinstance(files, list)
+        files.append(file)
+
+
+# A file of a form, as the code of the application sees it: `ctx.files["cover"]`.
+
+
+class UploadedFile:
+    """One file that a client sent; its bytes are stored at the end of the validate step.
+
+    Of a field with `upload="stream"` only the name, the type and the key are known: its bytes went to the
+    storage while they came.
+    """
+
+    __slots__ = ("_bytes", "_end", "_spool", "_start", "content_type", "field", "filename", "key", "size")
+
+    def __init__(
+        self, field: str, filename: str, content_type: str, *, size: int, spool: Spool | None, key: str = ""
+    ) -> None:
+        self.field = field  # its name in the form
+        self.filename = filename
+        self.content_type = content_type
+        self.size = size
+        self.key = key  # once it is stored
+        self._spool = spool
+        self._start = 0 if spool is None else spool.size - size
+        self._end = self._start + size
+        self._bytes: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<UploadedFile {self.field} {self.content_type} {self.size} bytes>"
+
+    async def read(self) -> bytes:
+        """All of it, in memory."""
+        return b"".join([chunk async for chunk in self.stream()])
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes, chunk by chunk; from the beginning at every call."""
+        if self._bytes is not None:
+            for start in range(0, len(self._bytes), MOST_AT_ONCE):
+                yield self._bytes[start : start + MOST_AT_ONCE]
+        elif self._spool is not None:
+            async for chunk in self._spool.read(self._start, self._end):
+                yield chunk
+        else:
+            raise DeclarationError(f"{self.field}: a file with upload='stream' is in the storage already")
+
+    def replace(self, data: bytes, *, content_type: str | None = None) -> None:
+        """Store these bytes instead, such as a smaller picture; the rules of the field judge them too."""
+        if self.key:
+            raise DeclarationError(f"{self.field}: the file is stored already, so it cannot be replaced")
+        self._bytes = data
+        self.size = len(data)
+        if content_type is not None:
+            self.content_type = content_type

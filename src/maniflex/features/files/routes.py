@@ -22,12 +22,9 @@ from maniflex.errors import (
 )
 from maniflex.features.files import docs
 from maniflex.features.files.attachments import answer_with_file
-from maniflex.features.files.form_reader import KEY_HEADER, check_headers
-from maniflex.features.files.form_request import FormRequest
-from maniflex.features.files.forms import Form, FormLimits, FormPart, form_type
+from maniflex.features.files.form_reader import KEY_HEADER, FormRequest, UploadedFile, check_headers
+from maniflex.features.files.forms import Form, FormLimits, FormPart, Spool, form_type
 from maniflex.features.files.reading import FileAccess, record_readers
-from maniflex.features.files.spool import Spool
-from maniflex.features.files.uploaded_file import UploadedFile
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import StoredFile
 from maniflex.files.owner import owner_of

@@ -14,12 +14,11 @@ from typing import Any
 from maniflex.db.port import Row
 from maniflex.db.store import Store
 from maniflex.errors import NotFound
-from maniflex.features.files.form_reader import FormReader
-from maniflex.features.files.form_request import FormRequest
+from maniflex.features.files.form_reader import FormReader, FormRequest
 from maniflex.features.files.forms import form_type
 from maniflex.features.files.reading import FileAccess, record_readers
 from maniflex.files.desk import FileDesk
-from maniflex.files.naming import KeyNamer
+from maniflex.files.links import KeyNamer
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta
