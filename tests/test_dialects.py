@@ -21,8 +21,7 @@ from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.parameters import parameters_of
 from maniflex.background.runs.model import Status
-from maniflex.background.schedules.rows import Due
-from maniflex.background.schedules.store import ScheduleStore
+from maniflex.background.schedules.store import Due, ScheduleStore
 from maniflex.db.port import Adapter
 from maniflex.model.checks import DIALECTS
 from maniflex.model.meta import Kind

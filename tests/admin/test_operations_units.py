@@ -10,7 +10,7 @@ import pytest
 from maniflex.admin.operations.masking import MASK, SECRET_NAMES, LostMask, mask, unmask
 from maniflex.admin.operations.plots import axis_of, draw_bars, write_number, write_seconds
 from maniflex.admin.operations.timeline import WIDTH, draw_timeline
-from maniflex.background.processes.why import WaitFacts, describe_wait
+from maniflex.background.processes.overview import WaitFacts, describe_wait
 from maniflex.background.runs.model import Status, WorkflowRun
 
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)

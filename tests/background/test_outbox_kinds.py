@@ -8,7 +8,7 @@ import pytest
 
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.rows import Claim
+from maniflex.background.outbox.model import Claim
 from maniflex.background.outbox.store import MOST_KINDS
 from tests.kit.internals import outbox_parts
 from tests.kit.outbox import Bench, Seen, a_bench

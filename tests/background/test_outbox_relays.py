@@ -13,7 +13,7 @@ import pytest
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.delivery import ORPHANED
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.rows import Claim
+from maniflex.background.outbox.model import Claim
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
 from tests.kit.internals import a_dispatcher, adapter_of, outbox_parts

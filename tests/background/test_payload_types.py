@@ -34,8 +34,7 @@ from typing_extensions import TypedDict  # pydantic asks for it before Python 3.
 from maniflex import Model, Run, Server
 from maniflex import field as model_field
 from maniflex.background.jobs import InProcessQueue
-from maniflex.background.json_text import encode
-from maniflex.background.stored_payload import PayloadType
+from maniflex.background.json_text import PayloadType, encode
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import working

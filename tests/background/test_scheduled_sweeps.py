@@ -16,8 +16,7 @@ from maniflex import (
     scheduled,
 )
 from maniflex.background.scheduled_fields.api import Scheduled
-from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
-from maniflex.background.scheduled_fields.report import Failure
+from maniflex.background.scheduled_fields.observers import Failure, Subscribers, SweepEvent
 from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.db.port import Tx
 from maniflex.sql.statement import Dialect

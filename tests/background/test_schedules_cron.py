@@ -10,7 +10,7 @@ from cronsim import CronSim
 
 from maniflex.background.schedules.cron import NAMED, Cron, Times
 from maniflex.background.schedules.model import FiringOutcome
-from maniflex.background.schedules.plan import Firing, plan
+from maniflex.background.schedules.store import Firing, plan
 from maniflex.errors import InvalidSchedule
 
 MINUTE = timedelta(minutes=1)

@@ -12,7 +12,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.schedules.words import describe
+from maniflex.background.schedules.cron import describe
 from maniflex.cli import main
 from tests.kit.commands import Commands
 from tests.kit.processes import MANIFLEX, free_port, start_process

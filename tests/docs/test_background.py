@@ -13,7 +13,7 @@ import pytest
 from maniflex._backoff import Backoff
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import Status
-from maniflex.background.runs.options import Options
+from maniflex.background.runs.rows import Options
 from maniflex.background.runs.run import LOOK_AGAIN, Run
 from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
 from maniflex.background_api.metrics import HELP

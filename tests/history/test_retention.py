@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from maniflex import Model, Server, file
-from maniflex.background.history_pruner import HistoryPruner
+from maniflex.background.expired_rows import HistoryPruner
 from maniflex.errors import DeclarationError
 from maniflex.testing import FakeClock, client
 

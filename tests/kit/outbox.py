@@ -10,8 +10,7 @@ from maniflex import Model, Server, field
 from maniflex._clock import Clock
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.rows import Batch, Claim
+from maniflex.background.outbox.model import Batch, Claim, OutboxMessage
 from tests.kit.internals import metrics_of, outbox_parts
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from maniflex.background.partitions.command import TABLES, partition_tables
-from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.layout import Period
 from maniflex.db.port import Adapter
 from tests.kit.migrations import Application, on_adapter
 

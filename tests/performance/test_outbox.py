@@ -11,7 +11,7 @@ import pytest
 
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.rows import Claim
+from maniflex.background.outbox.model import Claim
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql
 from tests.kit.internals import adapter_of, outbox_parts

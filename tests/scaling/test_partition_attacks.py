@@ -18,10 +18,10 @@ from maniflex.background.partitions.layout import (
     RUNS,
     Partition,
     PartitionLayout,
+    Period,
+    take_turn,
 )
-from maniflex.background.partitions.periods import Period
 from maniflex.background.partitions.retention import PartitionRetention
-from maniflex.background.partitions.short_locks import take_turn
 from maniflex.errors import Conflict, DeclarationError
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import load

@@ -16,10 +16,8 @@ from maniflex._ids import first_id
 from maniflex.background.partitions import builder, command
 from maniflex.background.partitions.builder import CHECK, LATEST, PartitionBuilder
 from maniflex.background.partitions.command import partition_tables
-from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS, PartitionedTable
+from maniflex.background.partitions.layout import MESSAGES, PATIENCE, RUNS, STEPS, PartitionedTable, Period
 from maniflex.background.partitions.mover import TableMover
-from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import PATIENCE
 from maniflex.db.port import Adapter
 from maniflex.db.short_locks import LockNotFree
 from maniflex.errors import ConstraintViolation, SerializationFailure
@@ -52,7 +50,7 @@ from datetime import datetime
 from maniflex import Server
 from maniflex.background.partitions import builder
 from maniflex.background.partitions.command import partition_tables
-from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.layout import Period
 from tests.kit.partitioned_server import ALL, a_server, adapter_of
 
 _, url, table, now, size = sys.argv

@@ -15,10 +15,15 @@ from maniflex import Server
 from maniflex._caller import Caller
 from maniflex._ids import first_id, new_id
 from maniflex.background.outbox.message import Draft
-from maniflex.background.outbox.model import MessageStatus
-from maniflex.background.outbox.open_partitions import FULL_LOOK_EVERY
-from maniflex.background.outbox.rows import Batch, Claim, MessageChange, NewMessage, Settlement
-from maniflex.background.outbox.store import OutboxStore
+from maniflex.background.outbox.model import (
+    Batch,
+    Claim,
+    MessageChange,
+    MessageStatus,
+    NewMessage,
+    Settlement,
+)
+from maniflex.background.outbox.store import FULL_LOOK_EVERY, OutboxStore
 from maniflex.background.partitions.keeper import PartitionKeeper
 from maniflex.background.partitions.layout import MESSAGES
 from maniflex.db.port import Row, Tx

@@ -16,8 +16,7 @@ import pytest
 from maniflex._ids import first_id, new_id
 from maniflex.background.partitions import mover
 from maniflex.background.partitions.builder import CHECK, PartitionBuilder
-from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS
-from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, Period
 from maniflex.background.partitions.retention import PartitionRetention
 from maniflex.db.schema_differences import find_differences
 from maniflex.errors import DeclarationError

@@ -9,12 +9,11 @@ from maniflex._service import Service
 from maniflex.app.audit_trail import AuditTrail
 from maniflex.app.entry_tables import EntryTables
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
-from maniflex.background.environment import Environment
+from maniflex.background.environment import Environment, Part
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.metrics import Metrics, measure_replica
 from maniflex.background.outbox.api import Outbox
-from maniflex.background.outbox.inbox import Inbox
-from maniflex.background.part import Part
+from maniflex.background.outbox.store import Inbox
 from maniflex.background.processes.api import Processes
 from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
 from maniflex.background.runs.api import Work

@@ -13,8 +13,7 @@ from maniflex._caller import act_on
 from maniflex._service import Service, call
 from maniflex.audit.tables import AuditRow
 from maniflex.background.environment import Environment
-from maniflex.background.expired_rows import ExpiredRows
-from maniflex.background.history_pruner import HistoryPruner, KeptHistory
+from maniflex.background.expired_rows import ExpiredRows, HistoryPruner, KeptHistory
 from maniflex.db.changes import Change
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.versioned_store import listen

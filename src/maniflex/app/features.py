@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
-from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
-from maniflex.background_api.part_routes import refuse_foreign_scopes
+from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
 from maniflex.doctor.open_routes import code_of_open_route, names_of_route
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
@@ -289,7 +288,7 @@ class AdminPanel(Feature):
 def durable_parts(draft: ServerDraft) -> DurableParts:
     """Durable work for the pages of the panel, with the requests they make."""
     from maniflex.admin.operations.parts import DurableParts
-    from maniflex.background_api.operator_endpoints import operator_endpoints
+    from maniflex.background_api.outbox import operator_endpoints
     from maniflex.doctor.run import examine
 
     declaration = draft.declaration

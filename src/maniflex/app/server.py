@@ -34,7 +34,7 @@ from maniflex.app.migrating import SchemaTables
 from maniflex.app.route_guards import RouteGuards
 from maniflex.app.strict_start import refuse_table_warnings
 from maniflex.background.loop import stalled
-from maniflex.background.watch import dead_parts
+from maniflex.background.threads import dead_parts
 from maniflex.config import Config
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from random import random
+from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._logging import log_panic
-from maniflex.background.watch import LastingTask, WatchedPart
+from maniflex.background.threads import LastingTask, WatchedPart
 from maniflex.errors import Timeout, Unavailable
 
 PATIENCE = timedelta(seconds=30)
@@ -152,3 +154,19 @@ class Loop:
         finally:
             slept.cancel()
             woken.cancel()
+
+
+# The seam for spans around durable work.
+
+
+NoteOutcome = Callable[[Any], None]
+
+
+class WorkTracing(Protocol):
+    """Makes spans of attempts and deliveries; what they came to is told before the block ends."""
+
+    def run(self, run: Any) -> AbstractContextManager[NoteOutcome]:
+        """A span around one attempt of a run."""
+
+    def message(self, message: Any) -> AbstractContextManager[NoteOutcome]:
+        """A span around one delivery of a message."""

@@ -17,8 +17,7 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import LONGEST_BACKOFF
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.schedules.cron import Cron
-from maniflex.background.schedules.rows import Planned
-from maniflex.background.schedules.store import ScheduleStore
+from maniflex.background.schedules.store import Planned, ScheduleStore
 from maniflex.errors import InvalidSchedule
 
 EVERY = timedelta(minutes=10)

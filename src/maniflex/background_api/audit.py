@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from maniflex.audit.tables import TABLES, AuditLogRow, ReadAuditLogRow
+from maniflex.background_api.own_rows import CallerReach, reach_of, require_identity
 from maniflex.background_api.part_routes import rename_route
-from maniflex.background_api.reach import CallerReach, reach_of, require_identity
 from maniflex.db.current import executor
 from maniflex.db.past_rows import past_record
 from maniflex.db.port import Row

@@ -10,10 +10,17 @@ from collections.abc import Mapping
 
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.jobs.status import OF_ROWS, OF_RUNS, StatusModel
-from maniflex.background_api.failures import drop_added_fields, hide_text_of_job, select_deciding_fields
-from maniflex.background_api.own_rows import bind_to_caller
+from maniflex.background_api.own_rows import (
+    CallerReach,
+    bind_to_caller,
+    drop_added_fields,
+    hide_text_of_job,
+    is_operator,
+    reach_of,
+    require_identity,
+    select_deciding_fields,
+)
 from maniflex.background_api.part_routes import rename_route
-from maniflex.background_api.reach import CallerReach, is_operator, reach_of, require_identity
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.context import Context

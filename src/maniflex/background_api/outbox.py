@@ -6,18 +6,25 @@ and a dead one is sent on its way again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from maniflex.background.jobs.status import StatusModel
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background_api.admins_only import AdminsOnly
-from maniflex.background_api.part_routes import rename_route
+from maniflex.background.runs.api import Work
+from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
+from maniflex.background.schedules.api import Schedules
+from maniflex.background.schedules.model import Schedule, ScheduleFiring
+from maniflex.background_api.part_routes import AdminsOnly, refuse_foreign_scopes, rename_route
+from maniflex.background_api.runs import OperatorRuns, RunRoutes
+from maniflex.background_api.schedules import ScheduleRoutes
 from maniflex.db.store import Store
 from maniflex.errors import Conflict
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.model_routes import browse_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
@@ -76,3 +83,43 @@ class OutboxRoutes:
             if not await self._outbox.redrive(ctx.resource_id):
                 raise Conflict(f"the message is {before.status}, not dead")  # type: ignore[attr-defined]  # its record
             ctx.row = await store.read(ctx.resource_id)
+
+
+# All requests of the operations panel, by name: lists, counts and commands about durable work.
+#
+# They are on no path, whether or not the routes of a part are: code of this process answers them, behind
+# the same guards as the routes that clients have.
+
+
+_LISTS: dict[type[Model], str] = {
+    WorkflowRun: "run",
+    WorkflowEvent: "event",
+    OutboxMessage: "message",
+    Schedule: "schedule",
+    ScheduleFiring: "firing",
+    StatusModel: "job",
+}
+
+
+def operator_endpoints(
+    work: Work,
+    outbox: Outbox,
+    schedules: Schedules,
+    routes: RouteBuilder,
+    tables: Collection[type[Model]],
+) -> dict[str, Endpoint]:
+    """The endpoints of the parts that are in use, such as `run.page` and `run.cancel`."""
+    stores = routes.runtime.stores
+    endpoints: dict[str, Endpoint] = {}
+    for model, name in _LISTS.items():
+        if model in stores:
+            endpoints[f"{name}.page"], endpoints[f"{name}.count"] = browse_endpoints(
+                routes, routes.runtime.models[model]
+            )
+    if WorkflowRun in stores:
+        endpoints |= RunRoutes(work).private_endpoints(routes) | OperatorRuns(work, routes).endpoints()
+    if OutboxMessage in stores:
+        endpoints |= OutboxRoutes(outbox).private_endpoints(routes)
+    if Schedule in stores:
+        endpoints |= ScheduleRoutes(schedules).private_endpoints(routes)
+    return dict(zip(endpoints, refuse_foreign_scopes(endpoints.values(), tables), strict=True))

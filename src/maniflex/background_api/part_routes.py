@@ -5,11 +5,16 @@ A `PartRoutes` says with which options the models are registered, and which rout
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from maniflex._tables import PartialTable
+from maniflex.background.jobs.status import StatusModel
+from maniflex.background.outbox.model import OutboxMessage
+from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
+from maniflex.background.schedules.model import Schedule, ScheduleFiring
+from maniflex.background_api.own_rows import require_operator
 from maniflex.errors import Forbidden, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -17,6 +22,7 @@ from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Next
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 
@@ -86,3 +92,46 @@ class PartRoutes(Protocol):
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
         """The endpoints of the server, given the `usual` ones it would have without this part."""
+
+
+# The groups in which the API description shows the routes of durable work, by names people know.
+
+
+GROUPS: dict[type[Model], str] = {
+    WorkflowRun: "Runs",
+    WorkflowEvent: "Runs",
+    StatusModel: "Jobs",
+    Schedule: "Schedules",
+    ScheduleFiring: "Schedules",
+    OutboxMessage: "Outbox",
+}
+
+
+def in_groups(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """The same endpoints, those of durable work with the tag of their group."""
+    return [_in_group(endpoint) for endpoint in endpoints]
+
+
+def _in_group(endpoint: Endpoint) -> Endpoint:
+    group = None if endpoint.model is None else GROUPS.get(endpoint.model.cls)
+    return endpoint if group is None else replace(endpoint, about=_with_tag(endpoint.about, group))
+
+
+def _with_tag(about: RouteDocs | None, group: str) -> RouteDocs:
+    return replace(about or RouteDocs(), tags=(group,))
+
+
+# The guard of durable work that belongs to no caller: schedules and outbox are for operators alone.
+
+
+class AdminsOnly:
+    """Lets only operators pass: the admin role and no tenant, for these rows have none."""
+
+    __name__ = "admins_only"
+
+    def __init__(self, admin_role: Callable[[], str]) -> None:
+        self._admin_role = admin_role  # asked for each request: it may be set after the routes are declared
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        require_operator(ctx, self._admin_role())
+        await next()

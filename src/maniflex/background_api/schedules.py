@@ -11,18 +11,24 @@ changes a schedule as PATCH does. Their firings are read at `/schedule_firing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from maniflex.background.runs.access import excesses
+from pydantic import Field
+
+from maniflex.background.runs.handlers import excesses
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import CHANGEABLE
-from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.background_api import schedule_docs as docs
-from maniflex.background_api.own_rows import bind_to_caller
+from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
+from maniflex.background_api.own_rows import (
+    CallerReach,
+    actor_of,
+    bind_to_caller,
+    reach_of,
+    require_identity,
+    schedule_payload,
+)
 from maniflex.background_api.part_routes import add_options
-from maniflex.background_api.payloads import schedule_payload
-from maniflex.background_api.reach import CallerReach, actor_of, reach_of, require_identity
 from maniflex.errors import Forbidden, InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -84,9 +90,7 @@ class ScheduleRoutes:
         remaining = [_with_codes(e) for e in usual if not _is_replaced(e)]
         meta = routes.runtime.models[Schedule]
         puts = [
-            replace(e, method="PUT", about=docs.PUT)
-            for e in remaining
-            if e.model is meta and e.method == "PATCH"
+            replace(e, method="PUT", about=PUT) for e in remaining if e.model is meta and e.method == "PATCH"
         ]
         own = _ScheduleEndpoints(self._schedules, routes).endpoints()
         return add_options(routes, [*remaining, *puts, *own], _MODELS)
@@ -196,8 +200,8 @@ class _ScheduleEndpoints:
 
     def _listing(self) -> Iterator[Endpoint]:
         for method, operation, about in (
-            ("GET", Operation.LIST, docs.DUE),
-            ("HEAD", Operation.HEAD, docs.DUE_HEAD),
+            ("GET", Operation.LIST, DUE),
+            ("HEAD", Operation.HEAD, DUE_HEAD),
         ):
             yield self._endpoint(
                 method,
@@ -210,9 +214,9 @@ class _ScheduleEndpoints:
 
     def _changing(self) -> Iterator[Endpoint]:
         for method, name, read, about in (
-            ("POST", "activate", _set_status("active"), docs.ACTIVATE),
-            ("POST", "deactivate", _set_status("inactive"), docs.DEACTIVATE),
-            ("PUT", "status", _status_in_body, docs.STATUS),
+            ("POST", "activate", _set_status("active"), ACTIVATE),
+            ("POST", "deactivate", _set_status("inactive"), DEACTIVATE),
+            ("PUT", "status", _status_in_body, STATUS),
         ):
             yield self._endpoint(
                 method,
@@ -228,13 +232,13 @@ class _ScheduleEndpoints:
             Operation.UPDATE,
             defaults={"deserialize": _firing, "db": self._run},
             respond=_answer_started,
-            about=docs.RUN,
+            about=RUN,
         )
 
     def _deleting(self) -> Iterator[Endpoint]:
         for method, below, read, about in (
-            ("POST", "/delete", _ids_in_body, docs.DELETE_MANY),
-            ("DELETE", "", _ids_in_query, docs.DELETE),
+            ("POST", "/delete", _ids_in_body, DELETE_MANY),
+            ("DELETE", "", _ids_in_query, DELETE),
         ):
             yield self._endpoint(
                 method,
@@ -252,7 +256,7 @@ class _ScheduleEndpoints:
             Operation.DELETE,
             defaults={"db": self._delete_named},
             respond=self._respond.answer_empty if own else self._respond.answer_deleted,
-            about=docs.DELETE_ONE,
+            about=DELETE_ONE,
         )
 
     def _endpoint(
@@ -321,7 +325,7 @@ def _firing(ctx: Context) -> None:
 
 
 async def _ids_in_body(ctx: Context) -> None:
-    ctx.state.ids = (await ctx.bind_json(docs.Ids)).ids
+    ctx.state.ids = (await ctx.bind_json(Ids)).ids
 
 
 def _ids_in_query(ctx: Context) -> None:
@@ -330,13 +334,13 @@ def _ids_in_query(ctx: Context) -> None:
 
 def _listed_ids(text: str) -> list[str]:
     ids = [one.strip() for one in text.split(",") if one.strip()]
-    if not 0 < len(ids) <= docs.MOST_DELETED:
-        raise InvalidQuery(f"ids: name 1 to {docs.MOST_DELETED} schedules, with commas between them")
+    if not 0 < len(ids) <= MOST_DELETED:
+        raise InvalidQuery(f"ids: name 1 to {MOST_DELETED} schedules, with commas between them")
     return ids
 
 
 async def _status_in_body(ctx: Context) -> None:
-    ctx.set_field("status", (await ctx.bind_json(docs.NewStatus)).status)
+    ctx.set_field("status", (await ctx.bind_json(NewStatus)).status)
 
 
 def _answer_started(ctx: Context) -> None:
@@ -367,7 +371,7 @@ def _with_codes(endpoint: Endpoint) -> Endpoint:
     is_schedule = endpoint.model is not None and endpoint.model.cls is Schedule
     if not is_schedule or endpoint.operation not in (Operation.CREATE, Operation.UPDATE):
         return endpoint
-    return replace(endpoint, about=RouteDocs(codes=docs.CODES))
+    return replace(endpoint, about=RouteDocs(codes=CODES))
 
 
 def _is_replaced(endpoint: Endpoint) -> bool:
@@ -378,3 +382,127 @@ def _is_replaced(endpoint: Endpoint) -> bool:
         return endpoint.method not in ("GET", "HEAD")
     item = endpoint.path.endswith("/{id}")
     return endpoint.method == "OPTIONS" or (endpoint.method == "DELETE" and item)
+
+
+# What the routes of schedules take and answer, and what the API description says of each.
+
+
+MOST_DELETED = 1000
+
+
+@dataclass
+class Ids:
+    """The schedules to delete."""
+
+    ids: Annotated[list[str], Field(min_length=1, max_length=MOST_DELETED)]
+
+
+@dataclass
+class NewStatus:
+    """What a schedule shall be."""
+
+    status: Status
+
+
+@dataclass
+class Deleted:
+    """How many schedules are gone."""
+
+    deleted: int
+
+
+@dataclass
+class Started:
+    """The run that a schedule was fired as."""
+
+    run_id: str
+    schedule_id: str
+
+
+DUE = RouteDocs(
+    name="list_due_schedules",
+    summary="List the schedules that are due",
+    description="The active schedules whose next time has come.",
+    answer_texts={200: "A page of schedules."},
+    grammar=("filter", "sort", "page", "limit", "select"),
+    response=list[Schedule],
+)
+DUE_HEAD = replace(DUE.of_head(), name="head_due_schedules")
+CODES = ("INVALID_SCHEDULE",)
+_ONE = {200: "The schedule as it is now."}
+ACTIVATE = RouteDocs(
+    name="activate_schedule",
+    summary="Make a schedule active",
+    description="The schedule is fired from now on, at its next time first.",
+    response=Schedule,
+    codes=CODES,
+    answer_texts=_ONE,
+)
+DEACTIVATE = RouteDocs(
+    name="deactivate_schedule",
+    summary="Make a schedule inactive",
+    description="The schedule stays and is not fired until it is made active again.",
+    response=Schedule,
+    codes=CODES,
+    answer_texts=_ONE,
+)
+PUT = RouteDocs(
+    name="put_schedule",
+    summary="Change a schedule",
+    description="As PATCH does: fields that are left out stay as they are.",
+    request_schema={"$ref": "#/components/schemas/ScheduleUpdate"},
+    body_text="The fields to change, with their new values.",
+    response=Schedule,
+    answer_texts=_ONE,
+    errors=(404, 409),
+    codes=CODES,
+)
+STATUS = RouteDocs(
+    name="put_schedule_status",
+    summary="Make a schedule active or inactive",
+    description="As `activate` and `deactivate` do, by what the body says.",
+    request=NewStatus,
+    body_text="What the schedule shall be.",
+    response=Schedule,
+    answer_texts=_ONE,
+    errors=(404,),
+    codes=CODES,
+)
+RUN = RouteDocs(
+    name="run_schedule",
+    summary="Fire a schedule now",
+    description="Fires the schedule once more, also an inactive one; its next time stays as it is.",
+    response=Started,
+    status=202,
+    codes=CODES,
+    answer_texts={202: "The run that was submitted."},
+)
+_IDS = f"The ids of 1 to {MOST_DELETED:,} schedules, with commas between them."
+DELETE = RouteDocs(
+    name="delete_schedules",
+    summary="Delete the listed schedules",
+    description="Deletes those of the schedules that there are.",
+    parameters=(
+        {"name": "ids", "in": "query", "required": True, "description": _IDS, "schema": {"type": "string"}},
+    ),
+    codes=("INVALID_QUERY",),
+    response=Deleted,
+    answer_texts={200: "How many were deleted."},
+)
+DELETE_ONE = RouteDocs(
+    name="delete_schedule",
+    summary="Delete one schedule, or several with commas between their ids",
+    description="Deletes all that the path names or, when one of them is not there, none.",
+    status=204,
+    answer_texts={204: "They are deleted."},
+    errors=(404,),
+)
+DELETE_MANY = RouteDocs(
+    name="delete_many_schedules",
+    summary="Delete many schedules",
+    description="Deletes those of the schedules that there are.",
+    request=Ids,
+    body_text=f"The ids of 1 to {MOST_DELETED:,} schedules.",
+    response=Deleted,
+    answer_texts={200: "How many were deleted."},
+)

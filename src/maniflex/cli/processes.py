@@ -12,9 +12,9 @@ import click
 from pydantic_core import to_jsonable_python
 
 from maniflex.app.server import Server
+from maniflex.background.parameters import span
 from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import Overview, count_text
-from maniflex.background.spans import span
 from maniflex.cli.database import on_database
 from maniflex.cli.output import json_option, plain_values, print_json, print_table, shorten, target_argument
 from maniflex.cli.target import load_sealed

@@ -11,10 +11,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from maniflex.app.server import Server
-from maniflex.background.schedules.cron import Cron
+from maniflex.background.parameters import span
+from maniflex.background.schedules.cron import Cron, describe
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.background.schedules.words import describe
-from maniflex.background.spans import span
 from maniflex.cli.database import on_database
 from maniflex.cli.output import (
     json_option,

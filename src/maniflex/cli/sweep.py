@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from maniflex.app.server import Server
-from maniflex.background.scheduled_fields.report import Report
+from maniflex.background.scheduled_fields.observers import Report
 from maniflex.cli.files import print_clean_report
 from maniflex.cli.process import run_once, stop_early
 from maniflex.cli.progress import Progress

@@ -12,9 +12,8 @@ from pathlib import Path
 from maniflex._caller import asking
 from maniflex._clock import Clock
 from maniflex._service import Service
-from maniflex.background.environment import Environment
+from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Values
-from maniflex.background.part import DeclaredPart
 from maniflex.config import Config
 from maniflex.db.versioned_store import listen
 from maniflex.errors import ConfigError

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 from maniflex.background.jobs import Job, Result, Worker
-from maniflex.background.jobs.job import dead_letter
 from maniflex.background.jobs.nats import FOREIGN_REMOVALS, NatsQueue
 from maniflex.background.jobs.nats_documents import Documents, DocumentVersion
+from maniflex.background.jobs.port import dead_letter
 from maniflex.errors import DeclarationError, Unavailable, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.machines import OtherTime

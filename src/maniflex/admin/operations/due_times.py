@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from maniflex.background.parameters import span
 from maniflex.background.schedules.cron import Cron
-from maniflex.background.spans import span
 
 HOW_MANY = 10
 

@@ -22,7 +22,7 @@ from maniflex.admin.route import act, show
 from maniflex.admin.visit import Visit
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
-from maniflex.background.spans import span
+from maniflex.background.parameters import span
 from maniflex.db.records import Records
 from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.response import Response

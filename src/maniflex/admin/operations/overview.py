@@ -23,9 +23,9 @@ from maniflex.admin.operations.run_list import status_filters
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
+from maniflex.background.parameters import span
 from maniflex.background.processes.overview import FAILED_WITHIN, Light, Overview, TypeNumbers, count_text
 from maniflex.background.processes.store import Sums
-from maniflex.background.spans import span
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.response import Response
 

@@ -10,9 +10,9 @@ from maniflex.admin.operations.desk import WorkDesk, seeing
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
+from maniflex.background.parameters import span
 from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import LATE_RUN, Overview
-from maniflex.background.spans import span
 from maniflex.pipeline.response import Response
 
 

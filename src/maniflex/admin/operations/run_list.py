@@ -13,8 +13,8 @@ from maniflex.admin.operations.reach import WorkReach
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
+from maniflex.background.parameters import span
 from maniflex.background.runs.model import Status
-from maniflex.background.spans import span
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest

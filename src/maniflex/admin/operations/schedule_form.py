@@ -14,8 +14,8 @@ from maniflex.admin.operations.run_actions import read_json
 from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import Handler, PanelRoute, act, show
 from maniflex.admin.visit import Visit
+from maniflex.background.schedules.cron import describe
 from maniflex.background.schedules.model import Schedule
-from maniflex.background.schedules.words import describe
 from maniflex.errors import Abort, InvalidSchedule
 from maniflex.pipeline.response import Response
 

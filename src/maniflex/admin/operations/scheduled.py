@@ -10,7 +10,7 @@ from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.route import act, show
 from maniflex.admin.visit import Visit
 from maniflex.background.processes.overview import count_text
-from maniflex.background.scheduled_fields.report import Report
+from maniflex.background.scheduled_fields.observers import Report
 from maniflex.errors import NotFound
 from maniflex.model.field import FieldSchedule, ScheduledAction
 from maniflex.pipeline.response import Response

@@ -14,9 +14,9 @@ from maniflex.admin.operations.tabs import ROOT, show_page
 from maniflex.admin.pickers import read_labels
 from maniflex.admin.route import show
 from maniflex.admin.visit import Visit
+from maniflex.background.parameters import span
 from maniflex.background.processes.overview import LATE_SCHEDULE
-from maniflex.background.schedules.words import describe
-from maniflex.background.spans import span
+from maniflex.background.schedules.cron import describe
 from maniflex.errors import InvalidSchedule
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest

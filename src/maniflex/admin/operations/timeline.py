@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex.admin.operations.desk import read_instant
-from maniflex.background.spans import span
+from maniflex.background.parameters import span
 
 WIDTH = 600.0
 _NARROWEST = 3.0  # a short attempt is still seen

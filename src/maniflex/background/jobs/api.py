@@ -10,26 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from maniflex._arguments import explain_arguments
 from maniflex._callables import is_async
 from maniflex._caller import caller
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
-from maniflex.background.environment import Environment
-from maniflex.background.jobs.job import Job, Result, validate_job
-from maniflex.background.jobs.port import Cancellable, EventBus, Queue
-from maniflex.background.jobs.schedule_entry import RELAY, ScheduleDeclarations, add_entry
-from maniflex.background.jobs.sql import SqlQueue, of_run
+from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.jobs.port import Cancellable, EventBus, Job, Queue, Result, validate_job
 from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
 from maniflex.background.json_text import decode
 from maniflex.background.parameters import PACKAGE
-from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
-from maniflex.background.runs.model import Status
+from maniflex.background.runs.model import Status, WorkflowRun
+from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.run import Run
 from maniflex.db.port import Tx
 from maniflex.errors import Conflict, DeclarationError
@@ -311,6 +308,100 @@ def _job(run: Run, is_letter: bool) -> Job:
         tenant_id=run.tenant_id,
         trace_id=run.trace_id,
         max_retry=run.max_attempts,
+        group_key=run.group_key,
+        id=run.id,
+        attempt=run.attempt,
+    )
+
+
+# Jobs at fixed times: entries for `server.schedules`, so that no replica has to be up at the time.
+
+
+RELAY = "maniflex.jobs.relay"
+
+
+class ScheduleDeclarations(Protocol):
+    """The part of `server.schedules` that jobs use."""
+
+    def add(
+        self,
+        name: str,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        run: str | None = None,
+        payload: Any = None,
+        policy: str = "once",
+    ) -> Any: ...
+
+
+def add_entry(
+    schedules: ScheduleDeclarations, type: str, cron: str, payload: Any, *, relayed: bool, **options: Any
+) -> None:
+    """Schedule a job; one for a queue other than these runs is handed on by a run."""
+    name = options.pop("name", None) or f"job:{type}"
+    if relayed:
+        schedules.add(name, cron=cron, run=RELAY, payload={"type": type, "payload": payload}, **options)
+    else:
+        schedules.add(name, cron=cron, run=type, payload=payload, **options)
+
+
+__all__ = ["RELAY", "ScheduleDeclarations", "add_entry"]
+
+
+# Jobs as durable runs, in the database of the application: the adapter to choose first.
+#
+# A job is a run of its type in `workflow_run`, and a handler of jobs is a handler of runs: the workers of
+# `server.work` work on them. Enqueueing joins the open transaction: rolled back, there is no job;
+# committed, it survives everything the database survives.
+
+
+class SqlQueue:
+    """A queue made of the runs of `server.work`."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def enqueue(self, job: Job, *, tx: Tx | None = None) -> str:
+        """Store the job; inside a transaction it is there when that commits."""
+        runs = self._work.require_sealed().runs
+        payload = job.payload
+        job, now = validate_job(replace(job, payload=None)), runs.clock.now()
+        text = payload_text(runs.handlers.get(job.type), payload)
+        when = job.not_before or now
+        draft = RunDraft(
+            job.type,
+            when,
+            job.max_retry,
+            group_key=job.group_key,
+            actor_id=job.actor_id,
+            tenant_id=job.tenant_id,
+            trace_id=job.trace_id,
+        )
+        await runs.store.submit(draft, [(job.id, text, None)], now, tx)
+        if when <= now:
+            runs.wake_after(tx)
+        return job.id
+
+    async def enqueue_at(self, job: Job, when: datetime, *, tx: Tx | None = None) -> str:
+        """Store the job and start it no earlier than `when`."""
+        return await self.enqueue(replace(job, not_before=when), tx=tx)
+
+    async def cancel(self, id: str) -> None:
+        """Cancel a job that waits."""
+        await self._work.cancel(id, running=False)
+
+
+def of_run(run: WorkflowRun) -> Job:
+    """The job a stored run is."""
+    return Job(
+        run.type,
+        run.payload,
+        actor_id=run.actor_id,
+        tenant_id=run.tenant_id,
+        trace_id=run.trace_id,
+        max_retry=run.max_attempts,
+        not_before=run.run_at,
         group_key=run.group_key,
         id=run.id,
         attempt=run.attempt,

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 
 from maniflex._clock import Clock, SystemClock
 from maniflex._ids import new_id
-from maniflex.background.jobs.job import Job, Result, dead_letter, validate_job
-from maniflex.background.jobs.port import Delivery, Recovered
+from maniflex.background.jobs.port import Delivery, Job, Recovered, Result, dead_letter, validate_job
 from maniflex.background.leases import Held
 from maniflex.errors import Conflict, NotFound
 

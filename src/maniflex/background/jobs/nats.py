@@ -25,11 +25,19 @@ from maniflex._ids import new_id
 from maniflex._logging import guard_logger
 from maniflex.background.clock import AskedClock, synchronise
 from maniflex.background.jobs.inproc import ABANDONED
-from maniflex.background.jobs.job import Job, Result, dead_letter, validate_job
-from maniflex.background.jobs.nats_documents import Changed, Documents, DocumentVersion, subject_token
-from maniflex.background.jobs.nats_groups import GroupLocks, decode_lock
-from maniflex.background.jobs.nats_index import JobIndex, JobVersion, LockVersion, StoredJob
-from maniflex.background.jobs.port import Delivery, Recovered
+from maniflex.background.jobs.nats_documents import (
+    Changed,
+    Documents,
+    DocumentVersion,
+    GroupLocks,
+    JobIndex,
+    JobVersion,
+    LockVersion,
+    StoredJob,
+    decode_lock,
+    subject_token,
+)
+from maniflex.background.jobs.port import Delivery, Job, Recovered, Result, dead_letter, validate_job
 from maniflex.background.leases import Held
 from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, NotFound, Timeout, Unavailable

@@ -11,17 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from maniflex._backoff import Backoff
+from maniflex._clock import Clock
+from maniflex._ids import new_id
 from maniflex._logging import guard_logger
+from maniflex.background.jobs.port import Job
 from maniflex.errors import DeclarationError, RequestError, Timeout, Unavailable, ValidationFailed
 
 try:
@@ -325,3 +330,257 @@ def _drops_messages(config: Any) -> bool:
     limits = (config.max_msgs, config.max_bytes)
     has_limit = any(limit is not None and limit > 0 for limit in limits)
     return bool(config.max_age) or (has_limit and config.discard == api.DiscardPolicy.OLD)
+
+
+# What a process knows of the jobs in NATS: which wait, in which order, and since when others are
+# unchanged.
+#
+# Pure: `NatsQueue` puts in every version that it reads or writes. An index can be behind, which costs a
+# refused write and nothing else: whether a job is ours, the server decides.
+
+
+class StoredJob(msgspec.Struct, frozen=True):
+    """A job as its message has it. A dead one stays until its letter is enqueued."""
+
+    job: Job
+    state: Literal["waiting", "running", "dead"]
+    at: int  # milliseconds since 1970: not started earlier
+    token: str = ""
+    lease: float = 0.0
+    letter: Job | None = None
+
+
+class GroupLock(msgspec.Struct, frozen=True):
+    """Whose turn it is in a group: the subject of a job and the token of its delivery."""
+
+    subject: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobVersion:
+    """A job at a sequence, and when this process first saw it so."""
+
+    subject: str
+    sequence: int
+    stored: StoredJob
+    seen_at: float
+
+    @property
+    def group_key(self) -> str | None:
+        return self.stored.job.group_key
+
+
+@dataclass(frozen=True, slots=True)
+class LockVersion:
+    """The lock of a group at a sequence, and when this process first saw it so."""
+
+    subject: str
+    sequence: int
+    held: GroupLock
+    seen_at: float
+
+
+class JobIndex:
+    """Jobs and locks by subject."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.jobs: dict[str, JobVersion] = {}
+        self.held: dict[str, JobVersion] = {}  # of the jobs: those that run, and those that are dead
+        self.locks: dict[str, LockVersion] = {}
+        self.removals: dict[int, float] = {}  # sequence of what a removed document left → when to delete it
+        self._waiting: dict[str, list[tuple[int, int, str]]] = {}  # by type: when, sequence, subject
+        self._behind: dict[str, list[JobVersion]] = {}  # by the subject of the lock they wait for
+
+    # -- being told
+
+    def put_job(self, entry: JobVersion) -> None:
+        version = self.jobs.get(entry.subject)
+        if version is not None and version.sequence >= entry.sequence:
+            return
+        self.jobs[entry.subject] = entry
+        if entry.stored.state == "waiting":
+            self.held.pop(entry.subject, None)
+            self.offer(entry)
+        else:
+            self.held[entry.subject] = entry
+
+    def offer(self, entry: JobVersion) -> None:
+        """Let `due` give this waiting job, if it is still the newest version by then."""
+        waiting = self._waiting.setdefault(entry.stored.job.type, [])
+        heappush(waiting, (entry.stored.at, entry.sequence, entry.subject))
+
+    def remove_job(self, subject: str, sequence: int) -> None:
+        version = self.jobs.get(subject)
+        if version is not None and version.sequence <= sequence:
+            del self.jobs[subject]
+            self.held.pop(subject, None)
+
+    def put_lock(self, lock: LockVersion) -> None:
+        version = self.locks.get(lock.subject)
+        if version is None or version.sequence < lock.sequence:
+            self.locks[lock.subject] = lock
+
+    def remove_lock(self, subject: str, sequence: int) -> None:
+        version = self.locks.get(subject)
+        if version is not None and version.sequence <= sequence:
+            del self.locks[subject]
+        if subject not in self.locks:
+            for entry in self._behind.pop(subject, []):
+                self.offer(entry)
+
+    def wait_behind(self, lock_subject: str, entry: JobVersion) -> None:
+        """Set a job aside until its group is free."""
+        self._behind.setdefault(lock_subject, []).append(entry)
+
+    # -- being asked
+
+    def due(self, type: str, now: int) -> Iterator[JobVersion]:
+        """The jobs of a type that may start, earliest first; what is given is not given again."""
+        waiting = self._waiting.get(type, [])
+        while waiting and waiting[0][0] <= now:
+            _, sequence, subject = heappop(waiting)
+            entry = self.jobs.get(subject)
+            if entry is not None and entry.sequence == sequence:
+                yield entry
+
+    def idle_jobs(self, types: Sequence[str], moment: float) -> list[JobVersion]:
+        """Running and dead jobs that did not change for a whole lease."""
+        return [
+            entry
+            for entry in self.held.values()
+            if entry.stored.job.type in types and entry.seen_at + entry.stored.lease < moment
+        ]
+
+    def idle_locks(self, moment: float, lease: float) -> list[LockVersion]:
+        return [lock for lock in self.locks.values() if lock.seen_at + lease < moment]
+
+    def removals_to_delete(self, moment: float) -> list[int]:
+        sequences = [sequence for sequence, delete_at in self.removals.items() if delete_at < moment]
+        for sequence in sequences:
+            del self.removals[sequence]
+        return sequences
+
+
+# At most one job of a group runs: the group's lock is a document that names the delivery whose turn it
+# is.
+#
+# A claim takes the lock, then the job, then looks whether the lock is still its own. A worker that finds
+# a lock that did not change for a lease and whose job does not run takes it over, then looks at the job
+# once more. So of two that are in each other's way at least one notices, however long either of them
+# stood still.
+
+
+_encode = msgspec.json.encode
+
+
+class GroupLocks:
+    """Takes and frees the locks of groups; a job without a group needs none."""
+
+    def __init__(
+        self, documents: Documents, index: JobIndex, clock: Clock, lease: Callable[[], timedelta]
+    ) -> None:
+        self._documents = documents
+        self._index = index
+        self._clock = clock
+        self._lease = lease
+
+    async def lock(self, entry: JobVersion, token: str) -> bool:
+        """Whether it is this job's turn; if not, the index offers it again when the group is free."""
+        if (subject := self._subject(entry)) is None:
+            return True
+        replaces, held = 0, GroupLock(entry.subject, token)
+        while subject not in self._index.locks:
+            try:
+                sequence = await self._documents.write(subject, _encode(held), replaces=replaces)
+            except Changed:
+                version = await self._documents.read(subject)
+                replaces = version.sequence
+                if version.data:
+                    self._note(subject, version.sequence, decode_lock(version.data))
+            else:
+                self._note(subject, sequence, held)
+                return True
+        self._index.wait_behind(subject, entry)
+        return False
+
+    async def has_lock(self, entry: JobVersion, token: str) -> bool:
+        """Whether the server says so, too."""
+        if (subject := self._subject(entry)) is None:
+            return True
+        version = await self._documents.read(subject)
+        return bool(version.data) and decode_lock(version.data).token == token
+
+    async def unlock(self, entry: JobVersion, token: str) -> None:
+        """Let the next of the group go on, if the lock is that delivery's.
+
+        The delivery is settled by now, so this does not fail: `free_abandoned` does it a lease later.
+        """
+        if (subject := self._subject(entry)) is None:
+            return
+        with suppress(Unavailable, Timeout):
+            version = await self._documents.read(subject)
+            if version.data and decode_lock(version.data).token == token:
+                await self._free(subject, version.sequence)
+
+    async def free_abandoned(self) -> None:
+        """Free the locks whose deliveries ended without doing so."""
+        for lock in self._index.idle_locks(self._clock.monotonic(), self._lease().total_seconds()):
+            if await self._is_running(lock.held):
+                self._index.locks[lock.subject] = replace(lock, seen_at=self._clock.monotonic())
+                continue
+            try:
+                sequence = await self._take_over(lock)
+                if await self._is_running(lock.held):
+                    await self._documents.write(lock.subject, _encode(lock.held), replaces=sequence)
+                else:
+                    await self._free(lock.subject, sequence)
+            except Changed:
+                await self._read_anew(lock)
+
+    async def _read_anew(self, lock: LockVersion) -> None:
+        """The index may have missed what became of the lock."""
+        version = await self._documents.read(lock.subject)
+        if version.data:
+            self._note(lock.subject, version.sequence, decode_lock(version.data))
+        else:
+            self._index.remove_lock(lock.subject, max(version.sequence, lock.sequence))
+
+    async def _take_over(self, lock: LockVersion) -> int:
+        return await self._documents.write(
+            lock.subject, _encode(GroupLock("", new_id())), replaces=lock.sequence
+        )
+
+    async def _is_running(self, held: GroupLock) -> bool:
+        if not held.subject:
+            return False
+        version = await self._documents.read(held.subject)
+        if not version.data:
+            return False
+        stored = msgspec.json.decode(version.data, type=StoredJob)
+        return stored.state == "running" and stored.token == held.token
+
+    async def _free(self, subject: str, sequence: int) -> None:
+        try:
+            removal = await self._documents.write(subject, b"", replaces=sequence)
+        except Changed:
+            return
+        self._index.remove_lock(subject, removal)
+        self._index.removals[removal] = self._clock.monotonic() + self._lease().total_seconds()
+        await self._documents.hint()
+
+    def _note(self, subject: str, sequence: int, held: GroupLock) -> None:
+        self._index.put_lock(LockVersion(subject, sequence, held, self._clock.monotonic()))
+
+    def _subject(self, entry: JobVersion) -> str | None:
+        key = entry.stored.job.group_key
+        return None if key is None else f"{self._documents.prefix}.group.{subject_token(key)}"
+
+
+def decode_lock(data: bytes) -> GroupLock:
+    """The lock of such a document."""
+    return msgspec.json.decode(data, type=GroupLock)

@@ -25,8 +25,16 @@ from maniflex._ids import new_id
 from maniflex._logging import guard_logger
 from maniflex.background.clock import JUMP, AskedClock, may_take_over, synchronise
 from maniflex.background.jobs.inproc import ABANDONED
-from maniflex.background.jobs.job import Job, Result, dead_letter, dump, load, validate_job
-from maniflex.background.jobs.port import Delivery, Recovered
+from maniflex.background.jobs.port import (
+    Delivery,
+    Job,
+    Recovered,
+    Result,
+    dead_letter,
+    dump,
+    load,
+    validate_job,
+)
 from maniflex.background.leases import Held
 from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, NotFound, Timeout, Unavailable

@@ -21,8 +21,16 @@ from maniflex._fence import Fence
 from maniflex._logging import guard_logger
 from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
-from maniflex.background.jobs.job import Job, Result, dead_letter
-from maniflex.background.jobs.port import Delivery, EventBus, Recovered, Source, StatusSink
+from maniflex.background.jobs.port import (
+    Delivery,
+    EventBus,
+    Job,
+    Recovered,
+    Result,
+    Source,
+    StatusSink,
+    dead_letter,
+)
 from maniflex.background.json_text import encode
 from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop
@@ -38,7 +46,7 @@ from maniflex.background.runs.outcomes import (
     pause_after,
 )
 from maniflex.background.runs.run import call
-from maniflex.background.watch import WatchedPart
+from maniflex.background.threads import WatchedPart
 from maniflex.db.current import detached_context
 from maniflex.errors import DeclarationError
 

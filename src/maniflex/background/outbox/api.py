@@ -22,26 +22,19 @@ from maniflex._caller import caller
 from maniflex._ids import new_id
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
-from maniflex.background.environment import Environment
+from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.json_text import clean, encode
 from maniflex.background.metrics import Labels
 from maniflex.background.outbox.dispatcher import Dispatcher
-from maniflex.background.outbox.drainer import Drainer
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers
-from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.model import InboxMessage, OutboxMessage
-from maniflex.background.outbox.outcomes import Policy
-from maniflex.background.outbox.pruner import MessagePruner
-from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.rows import NewMessage
-from maniflex.background.outbox.store import OutboxStore
-from maniflex.background.outbox.worker import OutboxWorker
-from maniflex.background.parameters import PACKAGE
-from maniflex.background.part import DeclaredPart
+from maniflex.background.outbox.model import InboxMessage, NewMessage, OutboxMessage
+from maniflex.background.outbox.outcomes import Policy, Relay
+from maniflex.background.outbox.store import Inbox, OutboxStore
+from maniflex.background.outbox.worker import Drainer, MessagePruner, OutboxWorker
+from maniflex.background.parameters import PACKAGE, subject_of
 from maniflex.background.partitions.keeper import keeper_of
 from maniflex.background.partitions.layout import MESSAGES
-from maniflex.background.subject import subject_of
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import DeclarationError, TransactionError, ValidationFailed

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from maniflex._fence import Fence, describe, leaves_of
 from maniflex.background.json_text import clean
 from maniflex.background.outbox.handlers import MessageHandler, UnreadablePayload, readable
-from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.model import MessageStatus
-from maniflex.background.outbox.outcomes import Delivered, DeliveryFailed, Hopeless, change
-from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.rows import ClaimedMessage, MessageChange
+from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus
+from maniflex.background.outbox.outcomes import Delivered, DeliveryFailed, Hopeless, Relay, change
 from maniflex.errors import Fatal
+
+if TYPE_CHECKING:
+    from maniflex.background.outbox.dispatcher import Ledger
 
 ORPHANED = "every relay that took it died before it was done"
 

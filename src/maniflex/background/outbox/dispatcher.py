@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,12 +20,15 @@ from maniflex._fence import Fence
 from maniflex.background.clock import may_take_over
 from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.outbox.delivery import BatchDelivery, Courier, sequences_of
-from maniflex.background.outbox.ledger import Ledger
-from maniflex.background.outbox.model import MessageStatus
-from maniflex.background.outbox.outcomes import HandedBack, change
-from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, MessageChange, Settlement
-from maniflex.background.outbox.slow_couriers import SlowCouriers, wait_for_first
+from maniflex.background.outbox.model import (
+    Batch,
+    Claim,
+    ClaimedMessage,
+    MessageChange,
+    MessageStatus,
+    Settlement,
+)
+from maniflex.background.outbox.outcomes import HandedBack, Relay, change
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
@@ -335,3 +338,129 @@ class Dispatcher:
 async def _all(couriers: Iterable[Courier]) -> None:
     if tasks := [courier.task for courier in couriers]:
         await asyncio.wait(tasks)
+
+
+# The outcomes of a batch as they come in, to be written down in parts.
+
+
+class Ledger:
+    """The outcomes of the messages of one batch; messages without an outcome are open."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._open = {message.id: message for message in batch.messages}
+        self._delivered: list[str] = []
+        self._changes: list[MessageChange] = []
+
+    def deliver(self, message: ClaimedMessage) -> None:
+        """The message was delivered."""
+        self._delivered.append(message.id)
+
+    def change(self, change: MessageChange) -> None:
+        """The message was not delivered and its row changes like this."""
+        self._changes.append(change)
+
+    @property
+    def unsettled_count(self) -> int:
+        """How many outcomes are not part of any settlement yet."""
+        return len(self._delivered) + len(self._changes)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message has an outcome that is part of a settlement."""
+        return not self._open
+
+    def without_outcome(self, under_way: Iterable[ClaimedMessage] = ()) -> list[ClaimedMessage]:
+        """The messages without an outcome, except for those that are being delivered."""
+        if self.unsettled_count == len(self._open):
+            return []
+        excluded_ids = {*self._delivered, *(change.id for change in self._changes)}
+        excluded_ids.update(message.id for message in under_way)
+        return [message for id, message in self._open.items() if id not in excluded_ids]
+
+    def cut(self) -> Settlement | None:
+        """The outcomes since the last cut; a key is free when no message of it is open any more."""
+        if not self.unsettled_count:
+            return None
+        delivered_ids, self._delivered = self._delivered, []
+        changes, self._changes = self._changes, []
+        messages = [self._open.pop(id) for id in (*delivered_ids, *(change.id for change in changes))]
+        keys = {message.key for message in messages} - {message.key for message in self._open.values()}
+        return Settlement(
+            self.batch, delivered_ids, changes, messages, [key for key in keys if key is not None]
+        )
+
+
+# Couriers whose handlers take long: each is put aside with its message, and the other keys go on.
+
+
+SHORTEST_LOOK = 0.01
+
+
+class SlowCouriers:
+    """Those that were put aside; `on_return` is told of each whose handler has returned."""
+
+    def __init__(self, relay: Relay, on_return: Callable[[Courier], None]) -> None:
+        self._couriers: set[Courier] = set()
+        self._on_return = on_return
+        self._policy = relay.policy
+        self._logger = relay.logger
+        self._metrics = relay.metrics
+        self._look = min(relay.policy.slow_after, relay.handlers.least_timeout).total_seconds()
+        self._watching: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[Courier]:
+        return iter(self._couriers)
+
+    def __len__(self) -> int:
+        return len(self._couriers)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many are aside that the relay claims nothing more."""
+        return len(self._couriers) >= self._policy.most_aside
+
+    def seconds_until_slow(self, couriers: Iterable[Courier]) -> float:
+        """When to look at these couriers again."""
+        return max(self._look - max(courier.handler_seconds() for courier in couriers), SHORTEST_LOOK)
+
+    def take(self, courier: Courier) -> bool:
+        """Put a courier aside whose handler takes long; whether it does."""
+        self._check_timeout(courier)
+        if courier.handler_seconds() < self._policy.slow_after.total_seconds():
+            return False
+        courier.put_aside()
+        self._couriers.add(courier)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), context=detached_context())
+        return True
+
+    def cancel(self) -> None:
+        """Tell all their handlers to stop."""
+        for courier in self._couriers:
+            courier.cancel()
+
+    async def _watch(self) -> None:
+        """Watch them until there are none."""
+        while self._couriers:
+            await wait_for_first(self._couriers, self._look)
+            for courier in list(self._couriers):
+                if courier.is_done:
+                    self._couriers.discard(courier)
+                    self._on_return(courier)
+                else:
+                    self._check_timeout(courier)
+
+    def _check_timeout(self, courier: Courier) -> None:
+        message = courier.message
+        if message is not None and courier.check_timeout():
+            self._metrics.add("outbox_timeouts_total", kind=message.kind)
+            self._logger.warning(
+                "outbox: the handler of %s %s takes longer than its timeout", message.kind, message.id
+            )
+
+
+async def wait_for_first(couriers: Iterable[Courier], timeout: float | None = None) -> None:
+    """Wait until one of the couriers is done, or time is up."""
+    tasks = [courier.task for courier in couriers]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -15,12 +15,11 @@ from pydantic import ValidationError
 
 from maniflex._callables import is_async
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
-from maniflex.background.json_text import decode, unreadable_because
+from maniflex.background.json_text import PayloadType, decode, unreadable_because
+from maniflex.background.loop import WorkTracing
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.engine import BindCaller
-from maniflex.background.stored_payload import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
-from maniflex.background.tracing import WorkTracing
 
 EVERY_KIND = "*"
 TIMEOUT = timedelta(seconds=60)

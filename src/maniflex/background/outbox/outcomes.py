@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from maniflex._backoff import Backoff
-from maniflex.background.outbox.model import MessageStatus
-from maniflex.background.outbox.rows import ClaimedMessage, MessageChange
+from maniflex._clock import Clock
+from maniflex.background.metrics import Metrics
+from maniflex.background.outbox.handlers import MessageHandlers
+from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus
 
 SLOW_AFTER = timedelta(seconds=1)
 MOST_ASIDE = 64
@@ -75,3 +78,17 @@ def change(
             return MessageChange(message.id, MessageStatus.PENDING, unspent=1)
         case _:
             assert_never(outcome)
+
+
+# The handlers, rules and clock that the dispatcher of a relay and its couriers share.
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """How one relay delivers: to whom, by which rules and by which clock."""
+
+    handlers: MessageHandlers
+    policy: Policy
+    clock: Clock
+    logger: logging.Logger
+    metrics: Metrics

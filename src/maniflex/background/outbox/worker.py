@@ -13,7 +13,12 @@ from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import OutboxStore
-from maniflex.background.watch import WatchedPart
+from maniflex.background.partitions.layout import MESSAGES
+from maniflex.background.partitions.retention import PartitionRetention
+from maniflex.background.threads import WatchedPart
+from maniflex.db.current import current_tx
+from maniflex.db.port import Adapter
+from maniflex.errors import DatabaseError
 
 
 class OutboxWorker(Loop):
@@ -76,3 +81,63 @@ class OutboxWorker(Loop):
             await asyncio.Event().wait()
         finally:
             await self._dispatcher.in_time(self.stop())
+
+
+# One pass over the outbox: for a job that is started every minute and ends.
+
+
+class Drainer:
+    """Delivers until nothing is left to claim; may be used again and again, beside any other relay."""
+
+    def __init__(self, adapter: Adapter, dispatcher: Callable[[], Dispatcher]) -> None:
+        self._adapter = adapter
+        self._dispatcher = dispatcher
+
+    async def drain(self, progress: Callable[[int], object] = lambda delivered: None) -> int:
+        """How many messages were delivered; `progress` is told after each batch."""
+        if current_tx(self._adapter) is not None:
+            raise DatabaseError("drain() inside a transaction would deliver what may be rolled back")
+        dispatcher = self._dispatcher()
+        await dispatcher.lease_keeper.start()
+        try:
+            more = True
+            while more:
+                more = await dispatcher.step() or await dispatcher.wait_for_aside()
+                progress(dispatcher.delivered)
+            return dispatcher.delivered
+        except asyncio.CancelledError:
+            dispatcher.cancel_aside()
+            raise
+        finally:
+            try:
+                await dispatcher.finish()  # there is something only when we were cancelled or a step failed
+            finally:
+                await dispatcher.lease_keeper.stop()
+
+
+# Removes messages that were delivered long ago, and what the inbox remembers of such.
+
+
+PRUNE_EVERY = timedelta(minutes=1)
+PRUNE_AT_ONCE = 500
+
+
+class MessagePruner(Loop):
+    """Removes messages and inbox records from long ago, in small batches or as whole partitions."""
+
+    name = "outbox pruner"
+
+    def __init__(
+        self, store: OutboxStore, retention: timedelta, clock: Clock, logger: logging.Logger
+    ) -> None:
+        super().__init__(clock, PRUNE_EVERY, logger)
+        self._store = store
+        self._retention = retention
+        self._partitions = PartitionRetention(store.adapter, MESSAGES)
+
+    async def tick(self) -> bool:
+        before = self.clock.now() - self._retention
+        tables = await self._partitions.tables_to_prune(before)
+        counts = [await self._store.prune(before, PRUNE_AT_ONCE, table) for table in tables]
+        counts.append(await self._store.prune_inbox(before, PRUNE_AT_ONCE))
+        return PRUNE_AT_ONCE in counts

@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from maniflex.background.partitions.builder import PartitionBuilder
-from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, PartitionedTable
+from maniflex.background.partitions.layout import (
+    MESSAGES,
+    OF_RUNS,
+    PATIENCE,
+    RUNS,
+    PartitionedTable,
+    Period,
+    patient_sibling,
+    take_turn,
+)
 from maniflex.background.partitions.mover import TableMover
-from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import PATIENCE, patient_sibling, take_turn
 from maniflex.db.port import Adapter
 from maniflex.db.short_locks import LockLimits
 from maniflex.errors import Conflict, DeclarationError

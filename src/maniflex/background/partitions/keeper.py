@@ -12,14 +12,16 @@ from maniflex.background.loop import Loop
 from maniflex.background.partitions.builder import LATEST, PartitionBuilder, has_check, missing_partitions
 from maniflex.background.partitions.layout import (
     MESSAGES,
+    ONCE,
     PACKAGE,
     RUNS,
     Partition,
     PartitionedTable,
     PartitionLayout,
+    patient_sibling,
     read_layout,
+    take_turn,
 )
-from maniflex.background.partitions.short_locks import ONCE, patient_sibling, take_turn
 from maniflex.db.short_locks import LockNotFree
 from maniflex.errors import DatabaseError, TransactionError
 from maniflex.sql.statement import Dialect, Sql, by_dialect

@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from maniflex.background.partitions.grants import copy_grants, require_plain_table
-from maniflex.background.partitions.layout import PACKAGE, RUNS, PartitionedTable, read_layout
-from maniflex.background.partitions.short_locks import run_all
+from maniflex.background.partitions.builder import copy_grants, require_plain_table
+from maniflex.background.partitions.layout import PACKAGE, RUNS, PartitionedTable, read_layout, run_all
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.db.short_locks import LockLimits, change_tables
 from maniflex.sql.statement import Dialect, Sql

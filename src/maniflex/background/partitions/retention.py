@@ -15,14 +15,15 @@ from maniflex._ids import first_id
 from maniflex.background.partitions.layout import (
     MESSAGES,
     OF_RUNS,
+    ONCE,
     PACKAGE,
     RUNS,
     Partition,
     PartitionedTable,
     PartitionLayout,
+    patient_sibling,
     read_layout,
 )
-from maniflex.background.partitions.short_locks import ONCE, patient_sibling
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.short_locks import LockNotFree, change_tables
 from maniflex.errors import DatabaseError

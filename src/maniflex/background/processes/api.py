@@ -14,21 +14,22 @@ from datetime import datetime, timedelta
 
 from maniflex._ids import new_id
 from maniflex._service import Service
-from maniflex.background.environment import Environment
+from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
-from maniflex.background.part import DeclaredPart
 from maniflex.background.processes.keeper import ProcessKeeper, RequestTotals, write_counts
 from maniflex.background.processes.model import WorkProcess, WorkStat
-from maniflex.background.processes.overview import MOST, Overview, read_overview
-from maniflex.background.processes.store import ProcessStore, Sums
-from maniflex.background.processes.why import (
+from maniflex.background.processes.overview import (
+    MOST,
     MessageFacts,
+    Overview,
     WaitFacts,
     describe_message_wait,
     describe_wait,
     needs_facts,
+    read_overview,
 )
+from maniflex.background.processes.store import ProcessStore, Sums
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.api import Schedules

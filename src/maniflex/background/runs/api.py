@@ -18,18 +18,16 @@ from maniflex._arguments import explain_arguments
 from maniflex._clock import Clock
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration
-from maniflex.background.environment import Environment
+from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Values
 from maniflex.background.parameters import PACKAGE
-from maniflex.background.part import DeclaredPart
 from maniflex.background.partitions.keeper import keeper_of
 from maniflex.background.partitions.layout import OF_RUNS, RUNS
-from maniflex.background.runs import options as checks
-from maniflex.background.runs.access import RunAccess, public_types
+from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import RunEngine, use_transaction
-from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunAccess, RunHandlers, public_types
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
-from maniflex.background.runs.pruner import Pruner
+from maniflex.background.runs.rescuer import Pruner
 from maniflex.background.runs.worker import RunWorker, make_workers
 from maniflex.db.current import reading
 from maniflex.db.port import Tx

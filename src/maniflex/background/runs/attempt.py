@@ -23,7 +23,6 @@ from maniflex._logging import guard_logger
 from maniflex.background.json_text import clean, decode, encode, unreadable_because
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.handlers import RunHandler
-from maniflex.background.runs.open_steps import GRACE, OpenSteps
 from maniflex.background.runs.outcomes import (
     NO_HANDLER,
     NO_RESULT,
@@ -49,6 +48,7 @@ from maniflex.background.runs.outcomes import (
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.settler import Settler
+from maniflex.background.runs.step_memory import GRACE, OpenSteps
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
 from maniflex.db.current import ReplicaReader, current_reader

@@ -20,8 +20,9 @@ from maniflex._clock import Clock
 from maniflex._fence import Fence, describe
 from maniflex._ids import new_id
 from maniflex.background.json_text import encode
+from maniflex.background.loop import WorkTracing
 from maniflex.background.metrics import Metrics
-from maniflex.background.runs import options as checks
+from maniflex.background.runs import rows as checks
 from maniflex.background.runs.handlers import RunHandlers
 from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.rows import ClaimedRun, Reaped, RunChange
@@ -30,7 +31,6 @@ from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.background.runs.store_postgres import PostgresRunStore
 from maniflex.background.runs.store_sqlite import SqliteRunStore
 from maniflex.background.runs.submitter import Submitted, Submitter
-from maniflex.background.tracing import WorkTracing
 from maniflex.config import Config
 from maniflex.db.current import current_tx, detached_context, reading, transaction
 from maniflex.db.port import Adapter, Executor, Tx

@@ -35,7 +35,7 @@ _BACKOFF = Backoff()
 _ENGINE = (
     "maniflex.background.runs.attempt",
     "maniflex.background.runs.run",
-    "maniflex.background.runs.open_steps",
+    "maniflex.background.runs.step_memory",
     "maniflex.background.threads",
 )
 

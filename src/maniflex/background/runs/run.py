@@ -22,13 +22,12 @@ from maniflex._caller import Caller, Source
 from maniflex.background.declaring import as_duration
 from maniflex.background.json_text import Unreadable, Unstored, instant, is_text, not_stored
 from maniflex.background.leases import Held
-from maniflex.background.runs import options as checks
+from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import CHILD, RunEngine
 from maniflex.background.runs.model import Status
-from maniflex.background.runs.open_steps import OpenSteps
 from maniflex.background.runs.outcomes import FOREVER, RetryIn, Suspend, Undone
 from maniflex.background.runs.rows import ClaimedRun
-from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, StepMemory
+from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, OpenSteps, StepMemory
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed

@@ -16,7 +16,7 @@ from maniflex.background.runs.model import Status
 from maniflex.background.runs.outcomes import release_change
 from maniflex.background.runs.rows import ClaimedRun, RunChange, RunState
 from maniflex.background.runs.store import TRANSIENT_ERRORS, RunStore, passes
-from maniflex.background.watch import LastingTask, WatchedPart
+from maniflex.background.threads import LastingTask, WatchedPart
 from maniflex.db.current import transaction
 from maniflex.errors import RequestError
 

@@ -12,12 +12,12 @@ from maniflex._caller import caller
 from maniflex._clock import Clock
 from maniflex._ids import new_ids
 from maniflex.background.json_text import decode
-from maniflex.background.runs import options as checks
+from maniflex.background.parameters import subject_of
+from maniflex.background.runs import rows as checks
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_type, payload_text
 from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.store import RunStore
-from maniflex.background.subject import subject_of
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.db.records import Records

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maniflex._clock import Clock
 from maniflex._service import Service
-from maniflex.background.environment import Environment
-from maniflex.background.part import DeclaredPart
-from maniflex.background.scheduled_fields.observers import Observer, OnDelete, OnSetField, Subscribers
-from maniflex.background.scheduled_fields.report import Report
+from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.scheduled_fields.observers import Observer, OnDelete, OnSetField, Report, Subscribers
 from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.model.field import FieldSchedule, schedules
 from maniflex.model.meta import ModelMeta

@@ -14,28 +14,25 @@ from typing import Any
 from maniflex._caller import caller
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
-from maniflex.background.environment import Environment
+from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Labels
 from maniflex.background.parameters import PACKAGE
-from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
-from maniflex.background.schedules.declared import DeclaredSchedules, of_tenant
 from maniflex.background.schedules.definition import (
+    DeclaredSchedules,
     Fits,
     KnownTargets,
     ScopeNeeds,
     check_target,
     fields_of_change,
     fields_of_new,
+    of_tenant,
 )
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.background.schedules.plan import Firing
-from maniflex.background.schedules.pruner import FiringPruner
-from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.scheduler import Scheduler
-from maniflex.background.schedules.store import ScheduleStore
+from maniflex.background.schedules.store import Due, Firing, FiringPruner, ScheduleStore
 from maniflex.background.schedules.targets import CallAction, register, submit
 from maniflex.config import Config
 from maniflex.db.current import current_tx, executor, transaction

@@ -13,16 +13,65 @@ datetime.datetime(2026, 3, 29, 1, 0, tzinfo=datetime.timezone.utc)
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from maniflex.background.schedules.every import PREFIX, Every
 from maniflex.errors import InvalidSchedule
+
+# When a schedule is due that has an interval instead of times: `@every 1h30m`.
+#
+# The intervals follow each other from the moment the schedule was made, changed or switched on, in real
+# time: zones and clock changes do not move them.
+#
+# >>> Every.parse("@every 90m").after(datetime(2026, 3, 29, tzinfo=UTC))
+# datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.timezone.utc)
+
+
+PREFIX = "@every"
+LONGEST = timedelta(days=18262)  # fifty years, as far as a cron expression looks
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|m|s)")
+_SECONDS = {"h": 3600, "m": 60, "s": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """An interval of whole seconds."""
+
+    interval: timedelta
+
+    @staticmethod
+    def parse(expression: str) -> Every:
+        """The interval of `@every 1h30m`, or `InvalidSchedule`."""
+        text = "".join(expression.strip().lower().removeprefix(PREFIX).split())
+        parts = _PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise InvalidSchedule("cron", f"{expression!r} is no interval such as '@every 1h30m'")
+        seconds = sum(Decimal(number) * _SECONDS[unit] for number, unit in parts)
+        if not 1 <= seconds <= LONGEST.total_seconds() or seconds % 1:
+            raise InvalidSchedule("cron", "an interval is a whole number of seconds, up to fifty years")
+        return Every(timedelta(seconds=int(seconds)))
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first due time later than `moment`, in UTC; None when the calendar ends before."""
+        if moment.tzinfo is None:
+            raise ValueError("a due time is found from an aware datetime")
+        try:
+            return moment.astimezone(UTC).replace(microsecond=0) + self.interval
+        except OverflowError:
+            return None
+
+    def around(self, since: datetime, until: datetime) -> tuple[datetime, datetime | None]:
+        """The last due time from `since`, which is one, to `until`, and the one after it."""
+        due = since + max((until - since) // self.interval, 0) * self.interval
+        return due, self.after(due)
+
 
 NAMED = {
     "@hourly": "0 * * * *",
@@ -197,3 +246,74 @@ def _zone(timezone: Any) -> ZoneInfo:
         raise InvalidSchedule(
             "timezone", f"there is no zone {timezone!r}; a name is written like 'Europe/Berlin' or 'UTC'"
         ) from None
+
+
+# The times of a schedule in words: "every day at 02:00 Europe/Berlin"; where there are none, the
+# expression.
+#
+# >>> describe("0 2 * * *", "Europe/Berlin")
+# 'every day at 02:00 Europe/Berlin'
+
+
+_DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_SHORT_DAYS = {name[:3].upper(): place for place, name in enumerate(_DAYS)}
+_NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_STEP = re.compile(r"\*/(\d+)")
+
+
+def describe(cron: str, timezone: str = "UTC") -> str:
+    """The times in words, in the zone they are meant in."""
+    words = _words(cron)
+    return f"{cron} {timezone}" if words is None else f"{words} {timezone}"
+
+
+def _words(cron: str) -> str | None:
+    fields = _NICKNAMES.get(cron.strip().lower(), cron).split()
+    if len(fields) != 5:
+        return None
+    minute, hour, day, month, weekday = fields
+    if month != "*":
+        return None
+    if day == weekday == "*":
+        return _within_a_day(minute, hour)
+    if not (minute.isdigit() and hour.isdigit()):
+        return None
+    time = f"at {int(hour):02}:{int(minute):02}"
+    if day == "*" and (days := _days(weekday)) is not None:
+        return f"every {days} {time}"
+    return f"on day {int(day)} of every month {time}" if weekday == "*" and day.isdigit() else None
+
+
+def _within_a_day(minute: str, hour: str) -> str | None:
+    minutes, hours = _STEP.fullmatch(minute), _STEP.fullmatch(hour)
+    if hour == "*":
+        if minute in ("*", "*/1"):
+            return "every minute"
+        if minutes is not None and 60 % int(minutes[1]) == 0:
+            return f"every {minutes[1]} minutes"
+        return f"every hour at minute {int(minute)}" if minute.isdigit() else None
+    if not minute.isdigit():
+        return None
+    if hours is not None and int(hours[1]) > 0 and 24 % int(hours[1]) == 0:
+        return f"every {hours[1]} hours at minute {int(minute)}"
+    if hour.isdigit():
+        return f"every day at {int(hour):02}:{int(minute):02}"
+    return None
+
+
+def _days(weekday: str) -> str | None:
+    if weekday.upper() in ("1-5", "MON-FRI"):
+        return "working day"
+    places = [_SHORT_DAYS.get(one.upper(), int(one) if one.isdigit() else None) for one in weekday.split(",")]
+    if any(place is None or place > 7 for place in places):
+        return None
+    names = [_DAYS[place % 7] for place in places if place is not None]
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"

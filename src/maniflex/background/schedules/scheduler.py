@@ -19,11 +19,9 @@ from maniflex.background.loop import Loop
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.definition import check_target
 from maniflex.background.schedules.model import FiringOutcome
-from maniflex.background.schedules.plan import Firing, Plan, plan
-from maniflex.background.schedules.rows import Due, Fired, ScheduleStep
-from maniflex.background.schedules.store import ScheduleStore
+from maniflex.background.schedules.store import Due, Fired, Firing, Plan, ScheduleStep, ScheduleStore, plan
 from maniflex.background.schedules.targets import submit
-from maniflex.background.watch import WatchedPart
+from maniflex.background.threads import WatchedPart
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, InvalidSchedule, RequestError

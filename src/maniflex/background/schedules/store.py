@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 from maniflex._ids import new_id
-from maniflex.background.json_text import clean, instant
+from maniflex.background.environment import Environment
+from maniflex.background.json_text import clean, decode_stored, instant
+from maniflex.background.loop import Loop
 from maniflex.background.parameters import PACKAGE, parameters_of
-from maniflex.background.schedules.plan import Firing
-from maniflex.background.schedules.rows import Due, Fired, Planned, ScheduleStep
+from maniflex.background.schedules.cron import Times
+from maniflex.background.schedules.model import FiringOutcome
 from maniflex.db.current import Primary
-from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.sql.statement_files import load
 
 
@@ -119,3 +123,130 @@ class ScheduleStore:
         """Forget firings from before that time, so many at once; how many there were."""
         statement = self._sql["prune"].bind(before=self._time(before), limit=limit)
         return len(await self.adapter.write(statement))
+
+
+# Schedules and their firings as a scheduler reads and writes them.
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A schedule that is due, as far as firing needs to know it."""
+
+    id: str
+    name: str
+    cron: str
+    timezone: str
+    kind: str
+    target: str
+    payload: Any  # `Unreadable` where the stored text is no JSON
+    policy: str
+    attempts: int | None
+    allow_private: bool
+    next_run_at: datetime
+    tenant_id: str | None = None
+    actor_id: str | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Due:
+        """The schedule of a row that the statements `claim` and `claim_one` return."""
+        id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, due, *owner = row
+        value, private = decode_stored(payload), bool(allow_private)
+        what = (kind, target, value, policy, attempts, private)
+        return cls(id, name, cron, timezone, *what, instant(due), *owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """When an active schedule is due next."""
+
+    id: str
+    name: str
+    cron: str
+    timezone: str
+    next_run_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A firing of a schedule that was not there before."""
+
+    id: str
+    schedule: Due
+    firing: Firing
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStep:
+    """Where a schedule goes from here; without a next time it is inactive, for the reason given."""
+
+    id: str
+    next_run_at: datetime | None
+    last_run_at: datetime | None = None
+    error: str | None = None
+
+
+# The plan of a schedule that is due: which of its due times fire, and when it is due next.
+#
+# Pure arithmetic over `Times`, so that every policy is a one-line test.
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One due time; when it is skipped, so is every other one before `skipped_until`."""
+
+    due_at: datetime
+    skipped_until: datetime | None = None
+    outcome: FiringOutcome = FiringOutcome.FIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The firings to record, and the next due time; there is none when the calendar runs out."""
+
+    firings: tuple[Firing, ...]
+    next_run_at: datetime | None
+
+
+def plan(
+    cron: Times, policy: str, due: datetime, now: datetime, *, grace: timedelta, most: int = 1000
+) -> Plan:
+    """The plan of a schedule; `due` is its first due time that was not fired, not later than `now`."""
+    if policy == "all":
+        return _every(cron, due, now, most)
+    latest, following = cron.around(due, now)
+    if policy == "skip" and now - latest > grace:
+        return Plan((Firing(due, following, FiringOutcome.SKIPPED),), following)
+    skips = (Firing(due, latest, FiringOutcome.SKIPPED),) if due < latest else ()
+    return Plan((*skips, Firing(latest)), following)
+
+
+def _every(cron: Times, due: datetime, now: datetime, most: int) -> Plan:
+    firings: list[Firing] = []
+    following: datetime | None = due
+    while following is not None and following <= now and len(firings) < most:
+        firings.append(Firing(following))
+        following = cron.after(following)
+    return Plan(tuple(firings), following)
+
+
+# Forgets firings of schedules from long ago.
+
+
+PRUNE_EVERY = timedelta(minutes=10)
+PRUNE_BATCH = 1000
+
+
+class FiringPruner(Loop):
+    """Forgets firings that are older than `Config.work_retention`."""
+
+    name = "maniflex-schedule-pruner"
+
+    def __init__(self, environment: Environment, store: ScheduleStore) -> None:
+        super().__init__(environment.clock, PRUNE_EVERY, environment.logger)
+        self._keep = environment.config.work_retention
+        self._store = store
+
+    async def tick(self) -> bool:
+        if not self._keep:
+            return False
+        return await self._store.prune(self.clock.now() - self._keep, PRUNE_BATCH) == PRUNE_BATCH
