@@ -12,7 +12,7 @@ from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.admin.names import title_of
 from maniflex.db.backend import operators_of
-from maniflex.middleware.workflow.rules import StateRules
+from maniflex.middleware.workflow.machine import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.operation import Operation

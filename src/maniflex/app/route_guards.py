@@ -11,7 +11,7 @@ from maniflex.config import DEFAULT, Config
 from maniflex.doctor.finding import Ignore
 from maniflex.doctor.open_routes import code_of_open_route, names_of_route
 from maniflex.features.actions import Action
-from maniflex.middleware.auth.csrf_cover import RouteMiddleware
+from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import in_order, opens
 from maniflex.pipeline.context import Context

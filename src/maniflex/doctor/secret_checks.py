@@ -10,7 +10,7 @@ from maniflex.doctor.check import DeclarationCheck
 from maniflex.doctor.finding import Problem, Severity
 from maniflex.doctor.sources import texts_in_sources, where_of
 from maniflex.doctor.subject import Subject
-from maniflex.middleware.auth.refresh_store import RefreshToken
+from maniflex.middleware.auth.credential_store import RefreshToken
 from maniflex.middleware.service.hashing import HashEntry, PasswordEntry
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.entry import Entry, require_field

@@ -12,7 +12,7 @@ import pytest
 
 from maniflex import DeclarationError, Model, Server, field
 from maniflex.middleware import auth
-from maniflex.middleware.auth.api_key_store import ApiKey, digest_of
+from maniflex.middleware.auth.credential_store import ApiKey, digest_of
 from maniflex.testing import FakeClock
 from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
 from tests.kit.stored_bytes import stored_bytes

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from maniflex import AuthInfo, Context, DeclarationError, Operation, Server
 from maniflex.middleware import auth
+from maniflex.middleware.auth.bearer import TokenMemory
 from maniflex.middleware.auth.keys import cost_of, key_of
-from maniflex.middleware.auth.token_memory import TokenMemory
 from maniflex.testing import FakeClock
 from tests.catalogue.auth.kit import (
     EC_KEY,

@@ -16,7 +16,7 @@ import pytest
 from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field
 from maniflex.background.expired_rows import ExpiredRows
 from maniflex.middleware import auth
-from maniflex.middleware.auth.refresh_store import RefreshToken
+from maniflex.middleware.auth.credential_store import RefreshToken
 from maniflex.testing import FakeClock, client
 from tests.catalogue.auth.kit import (
     EC_KEY,

@@ -7,14 +7,13 @@ that was found passes `auth.verify`, which one server has for all its authentica
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from maniflex.errors import Abort, CallbackFailed
-from maniflex.middleware.auth.request import header_values
-from maniflex.middleware.auth.schemes import Schemes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import AuthInfo, Context, list_names
@@ -232,3 +231,63 @@ class Authenticator(Admission, Entry):
     def unreadable(self) -> Abort:
         """The refusal of a credential of another form than this authenticator reads."""
         return self.refusal("UNAUTHORIZED", UNKNOWN_CALLER)
+
+
+# How the API description names the ways of proving who is asking: one name for each form of credential.
+
+
+Schemes = dict[str, Mapping[str, Any]]
+
+BEARER: Schemes = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+BASIC: Schemes = {"basic": {"type": "http", "scheme": "basic"}}
+_UNUSABLE = re.compile(r"[^A-Za-z0-9._-]")  # in the name of a scheme
+
+
+def header_scheme(header: str) -> Schemes:
+    """A credential that stands alone in a header."""
+    return {f"header_{_plain(header)}": {"type": "apiKey", "in": "header", "name": header}}
+
+
+def cookie_scheme(cookie: str) -> Schemes:
+    """A credential in a cookie."""
+    return {f"cookie_{_plain(cookie)}": {"type": "apiKey", "in": "cookie", "name": cookie}}
+
+
+def _plain(name: str) -> str:
+    return _UNUSABLE.sub(lambda match: f".{ord(match[0]):x}", name)
+
+
+# What an auth entry reads of a request: headers as they were sent, cookies, scheme and host.
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def header_values(ctx: Context, name: bytes) -> list[bytes]:
+    """Every value of a header, one for each time it was sent; the name is in small letters."""
+    return [value for key, value in ctx.scope["headers"] if key == name]
+
+
+def cookie_values(ctx: Context, name: str) -> list[str]:
+    """Every value a cookie was sent with: a sibling host can plant one of the same name."""
+    name_bytes, values = name.encode("latin-1"), []
+    for header in header_values(ctx, b"cookie"):
+        for part in header.split(b";"):
+            key, _, value = part.partition(b"=")
+            if key.strip() == name_bytes:
+                values.append(value.strip().strip(b'"').decode("latin-1"))
+    return values
+
+
+def is_https(ctx: Context) -> bool:
+    """Whether the client came by https, as far as the context can be sure of it."""
+    scheme: Any = getattr(ctx, "scheme", None)
+    return (scheme or ctx.scope.get("scheme")) == "https"
+
+
+def host_name(ctx: Context) -> str:
+    """The host of the request without its port, as the client wrote it."""
+    host = (ctx.header("host") or "").strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

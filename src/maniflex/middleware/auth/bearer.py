@@ -8,20 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import blake2b
+from importlib import import_module
 from typing import Any, Literal, TypedDict, Unpack
 
 from maniflex.errors import Abort
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.auth.authenticator import Authenticator, Verify
-from maniflex.middleware.auth.claims import BadClaim, ClaimNames, VerifiedToken, audience_matches
+from maniflex.middleware.auth.authenticator import (
+    BEARER,
+    Authenticator,
+    Schemes,
+    Verify,
+    cookie_scheme,
+    cookie_values,
+    header_scheme,
+)
+from maniflex.middleware.auth.claims import (
+    BadClaim,
+    ClaimNames,
+    LookUp,
+    VerifiedToken,
+    audience_matches,
+    is_token_revoked,
+    look_up_of,
+    revoker_mistakes,
+)
 from maniflex.middleware.auth.fixed_keys import HEADER_NAME, header_mistakes
-from maniflex.middleware.auth.key_options import read_keys
-from maniflex.middleware.auth.keys import SHORT_SECRET, VerifyingKey, cost_of, verify
-from maniflex.middleware.auth.request import cookie_values
-from maniflex.middleware.auth.revocation import LookUp, is_token_revoked, look_up_of, revoker_mistakes
-from maniflex.middleware.auth.schemes import BEARER, Schemes, cookie_scheme, header_scheme
-from maniflex.middleware.auth.token_memory import TokenMemory
-from maniflex.middleware.stores.port import Revoker, warnings_of
+from maniflex.middleware.auth.keys import (
+    ALGORITHMS,
+    HMAC,
+    SHORT_SECRET,
+    KeySet,
+    VerifyingKey,
+    address_problem,
+    cost_of,
+    library_mistake,
+    missing_library,
+    read_keys,
+    verify,
+)
+from maniflex.middleware.stores.port import Duration, Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat
 
@@ -297,3 +323,135 @@ def jwt(secret: Any = None, *, public_key: Any = None, **options: Unpack[TokenOp
     change `info`, and a `ValueError` refuses the token.
     """
     return Bearer(secret, public_key=public_key, **options)
+
+
+# `auth.jwks`: tokens of an issuer that publishes its keys.
+
+
+def jwks(
+    url: str,
+    *,
+    cache_ttl: Duration = 3600,
+    refetch_interval: Duration = 300,
+    timeout: Duration = 10,
+    **options: Unpack[TokenOptions],
+) -> Authenticator:
+    """Authenticate by tokens whose keys the issuer publishes at `url`; takes the options of `auth.jwt` too.
+
+    Keys are kept for `cache_ttl`; a token with an unknown key id fetches them again, at most once per
+    `refetch_interval`.
+    """
+    return PublishedKeys(url, cache_ttl, refetch_interval, timeout, **options)
+
+
+class PublishedKeys(Bearer):
+    """Checks tokens with keys that are fetched."""
+
+    name = "auth.jwks"
+
+    def __init__(
+        self,
+        url: str,
+        cache_ttl: Duration,
+        refetch_interval: Duration,
+        timeout: Duration,
+        **options: Unpack[TokenOptions],
+    ) -> None:
+        super().__init__(**options)
+        ttl, interval, patience = (
+            as_timedelta(d).total_seconds() for d in (cache_ttl, refetch_interval, timeout)
+        )
+        problem = address_problem(url)
+        if problem is not None:
+            self.mistakes.append(problem)
+        if ttl <= 0 or interval <= 0 or patience <= 0:
+            self.mistakes.append("cache_ttl, refetch_interval and timeout are durations above zero")
+        self._key_set = KeySet(url, ttl, interval, patience)
+        self._key_set.on_change = self._memory.clear  # tokens of a key that is gone are no longer good
+
+    def _read_keys(
+        self, secret: Any, public_key: Any, algorithms: Iterable[str] | None
+    ) -> tuple[VerifyingKey, ...]:
+        """Its keys are not known yet; only the algorithms can be judged."""
+        missing = missing_library(asymmetric=True)
+        if missing is not None:
+            self.mistakes.append(library_mistake(self.name, missing))
+        names = [algorithms] if isinstance(algorithms, str) else list(algorithms or ())
+        for name in names:
+            if name not in ALGORITHMS or name in HMAC:
+                self.mistakes.append(f"{name!r} is no algorithm of a published key")
+        self._algorithms = frozenset(names) or None
+        return ()
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        if self._issuers is None and self._audiences is None:
+            yield "neither issuer nor audience is given, so tokens for other applications pass too"
+        yield from super().warnings(seat)
+
+    def codes(self) -> dict[int, tuple[str, ...]]:
+        codes = super().codes()
+        return {**codes, 503: (*codes.get(503, ()), "JWKS_UNAVAILABLE")}
+
+    def recall(self, ctx: Context, credential: bytes) -> AuthInfo | None:
+        return None if self._key_set.is_old(ctx.runtime.clock) else super().recall(ctx, credential)
+
+    async def authenticate(self, ctx: Context, credential: bytes) -> AuthInfo:
+        # Before a remembered token counts: its key may have been taken back since.
+        await self._key_set.replace_old_keys(ctx)
+        return await super().authenticate(ctx, credential)
+
+    async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
+        try:
+            key_id = import_module("jwt").get_unverified_header(token).get("kid")
+        except Exception:  # whatever a text does to the parser, it is no token of ours
+            return None
+        if key_id is not None and not isinstance(key_id, str):
+            return None
+        key = await self._key_set.find(ctx, key_id)
+        if key is not None and self._algorithms is not None:
+            key = key.narrow_to(self._algorithms)
+        return None if key is None or not key.algorithms else await verify_aside(ctx, token, [key])
+
+
+# Tokens that were checked before, by digest: checking a signature costs as much as a whole read.
+
+
+MOST_TOKENS = 10_000
+MOST_REMEMBERED_BYTES = 8 * 1024 * 1024  # of the tokens as they were sent
+
+
+class TokenMemory:
+    """Remembers good tokens; the oldest are forgotten first. Bad ones are not remembered."""
+
+    def __init__(self, most: int = MOST_TOKENS, most_bytes: int = MOST_REMEMBERED_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._tokens: dict[bytes, VerifiedToken] = {}
+        self._bytes = 0
+        self.generation = 0  # another one after each `clear`
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def find(self, token: bytes) -> VerifiedToken | None:
+        """The token, if it was found good before."""
+        return self._tokens.get(blake2b(token).digest())
+
+    def add(self, token: bytes, good_token: VerifiedToken) -> None:
+        digest = blake2b(token).digest()
+        if digest in self._tokens:
+            return
+        self._tokens[digest] = good_token
+        self._bytes += good_token.size
+        while len(self._tokens) > self._most or self._bytes > self._most_bytes:
+            oldest = next(iter(self._tokens))
+            self._bytes -= self._tokens.pop(oldest).size
+
+    def forget(self, token: bytes) -> None:
+        good_token = self._tokens.pop(blake2b(token).digest(), None)
+        self._bytes -= 0 if good_token is None else good_token.size
+
+    def clear(self) -> None:
+        """Forget all tokens, because a key they were checked with is no longer good."""
+        self.generation += 1
+        self._tokens.clear()
+        self._bytes = 0

@@ -11,18 +11,17 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 from maniflex.errors import Abort
-from maniflex.middleware.auth.authenticator import Authenticator
-from maniflex.middleware.auth.csrf_cover import SAFE_METHODS
+from maniflex.middleware.auth.authenticator import Authenticator, cookie_values, header_values, is_https
 from maniflex.middleware.auth.fixed_keys import HEADER_NAME
 from maniflex.middleware.auth.keys import SHORT_SECRET
-from maniflex.middleware.auth.request import cookie_values, header_values, is_https
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
@@ -275,3 +274,64 @@ def _matches(pattern: str, origin: str, host: str, name: str) -> bool:
 
 def _refusal(code: str, message: str) -> Abort:
     return Abort(403, code, message)
+
+
+# Which routes a browser could be made to use: a cookie alone must not be enough where something changes.
+#
+# The start asks here about every route as it runs, with all that stands before it, so no kind of route is
+# left out: records, actions, files, search, durable work.
+
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMiddleware:
+    """A route, and the middleware that a request to it passes, in order."""
+
+    method: str
+    label: str  # as messages name it: "create of Post", "POST /pay"
+    middleware: Sequence[Middleware]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries that act on it: one may silence another."""
+        entries = [fn for fn in self.middleware if isinstance(fn, Entry)]
+        return [one for one in entries if not any(other.silences(one) for other in entries)]
+
+
+def is_csrf(fn: Middleware) -> bool:
+    """Whether it is the entry that refuses forged requests."""
+    return isinstance(fn, Entry) and fn.name == "auth.csrf"
+
+
+def forgery_problems(routes: Iterable[RouteMiddleware]) -> Iterator[str]:
+    """The mistakes of cookies and of `auth.csrf`, one sentence for each entry with its routes."""
+    names_by_route: dict[tuple[str, str], list[str]] = {}
+    too_early: dict[str, list[str]] = {}
+    for route in routes:
+        entries = route.entries
+        places = [place for place, entry in enumerate(entries) if is_csrf(entry)]
+        for entry in entries if not places and route.method not in SAFE_METHODS else ():
+            if cookie := getattr(entry, "forgeable_by", ""):
+                names_by_route.setdefault((entry.name, cookie), []).append(route.label)
+        for place in places:
+            # One of a kind that stands before it too has nothing left to read: the first one decides.
+            earlier = {entry.name for entry in entries[:place] if entry.reads_credential}
+            later = [e.name for e in entries[place + 1 :] if e.reads_credential and e.name not in earlier]
+            if later and getattr(entries[place], "is_bound", False):
+                too_early.setdefault(later[-1], []).append(route.label)
+    for (name, cookie), labels in names_by_route.items():
+        yield (
+            f"{name}: {cookie} is sent by browsers unasked, so auth.csrf must cover {_list(labels)};"
+            " csrf=False of the authenticator says that this is meant"
+        )
+    for name, labels in too_early.items():
+        yield (
+            "auth.csrf: with a secret its tokens are bound to the session; register it after the"
+            f" authenticators: {name} comes later on {_list(labels)}"
+        )
+
+
+def _list(labels: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(labels))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from maniflex.errors import Abort
+from maniflex._names import did_you_mean
+from maniflex.errors import Abort, RequestError
 from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
-from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.scope_rules import ScopeRule
 
 
 def require_role(*roles: str) -> Entry:
@@ -113,3 +117,151 @@ class ScopeGuard(CallerGuard):
             if auth is None or not auth.user_id:
                 raise unknown_caller(ctx)
             raise Abort(403, "FORBIDDEN", "a scope is missing", headers=self._headers)
+
+
+# Ownership: callers touch the rows that name them.
+
+# All but the ways to see many rows at once.
+_ON_ONE = frozenset({Operation.READ, Operation.CREATE, Operation.UPDATE, Operation.DELETE})
+_MANY = frozenset({Operation.LIST, Operation.EXPORT, Operation.SEARCH})
+
+
+def require_owner(field: str, *, admin_roles: str | Iterable[str] = (), lists: bool = True) -> ScopeRule:
+    """Bind rows to the caller named in `field`: others' rows are not there, a new row is stamped.
+
+    Callers with one of `admin_roles` touch all rows. With `lists=False` lists show the rows of all.
+    """
+    return OwnerRule(field, admin_roles, lists)
+
+
+class OwnerRule(ScopeRule):
+    """Rows of the caller."""
+
+    name = "auth.require_owner"
+    in_actions = False
+    undetermined_codes: ClassVar = {401: ("UNAUTHORIZED",)}
+
+    def __init__(self, field: Any, admin_roles: str | Iterable[str], lists: Any) -> None:
+        roles = (admin_roles,) if isinstance(admin_roles, str) else tuple(admin_roles)
+        super().__init__(field, _caller_of, unless_role=roles or None)
+        self.opens_lists = not lists
+        if not isinstance(lists, bool):
+            self.mistakes.append(f"lists is True or False, not {lists!r}")
+        if isinstance(field, str) and "." in field:
+            self.mistakes.append(f"{field!r} is a path; the owner stands in a field of the row itself")
+
+    def refusal(self, ctx: Context) -> RequestError:
+        return Abort(401, "UNAUTHORIZED", "sign in first", headers={"WWW-Authenticate": "Bearer"})
+
+    def operations(self, seat: Seat) -> frozenset[Operation] | None:
+        if not self.opens_lists:
+            return None
+        if seat.operations is None:
+            return _ON_ONE
+        return frozenset(seat.operations) - _MANY
+
+
+def _caller_of(ctx: Context) -> str | None:
+    return None if ctx.auth is None else ctx.auth.user_id
+
+
+# `auth.block_operation`: routes that stay mounted and answer 405 to everybody.
+
+
+FIRST = -100  # rank: blocked means blocked for everybody, so nobody is asked for a credential before
+_COLLECTION = {"GET": Operation.LIST, "HEAD": Operation.HEAD, "POST": Operation.CREATE}
+_ITEM = {
+    "DELETE": Operation.DELETE,
+    "GET": Operation.READ,
+    "HEAD": Operation.HEAD,
+    "PATCH": Operation.UPDATE,
+}
+_SINGLETON = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PATCH": Operation.UPDATE}
+_BELOW = {
+    "restore": {"POST": Operation.UPDATE},
+    "export": {"GET": Operation.EXPORT, "HEAD": Operation.HEAD},
+    "aggregate": {"GET": Operation.LIST, "HEAD": Operation.HEAD, "POST": Operation.LIST},
+}
+
+
+def block_operation(*operations: Operation | str) -> Entry:
+    """Answer 405 to these operations for every caller; `Allow` and OPTIONS leave them out."""
+    return OperationBlock(operations)
+
+
+class OperationBlock(Entry):
+    """Refuses operations of models and actions."""
+
+    name = "auth.block_operation"
+    homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
+
+    def __init__(self, operations: Iterable[Any]) -> None:
+        super().__init__()
+        self._operations: frozenset[Operation] = frozenset()
+        operation_names = {str(operation) for operation in Operation}
+        names = [str(operation) for operation in operations]
+        self.mistakes += [
+            f"there is no operation {name!r}{did_you_mean(name, operation_names)}"
+            for name in names
+            if name not in operation_names
+        ]
+        if not names:
+            self.mistakes.append("name the operations to block")
+        if not self.mistakes:
+            self._operations = frozenset(Operation(name) for name in names)
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        yield Piece("auth", self._refuser, rank=FIRST)
+        yield Piece("response", self._editor, At.AFTER, operations=frozenset({Operation.OPTIONS}))
+
+    def _refuser(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        # HEAD is of a list or of a record, which only the request tells.
+        both = (covered(self._operations, operation, item=item) for item in (True, False))
+        return self if any(both) else None
+
+    def _editor(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return None if model is None else self._shorten_allow
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        is_refused = self._refuser(model, operation) is not None
+        return EntryDocs(refusals={405: ["METHOD_BLOCKED"]}) if is_refused else None
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        methods = _methods_of(ctx)
+        if not self._is_blocked(ctx, ctx.operation):
+            await next()
+            return
+        methods_left = [
+            method for method, operation in methods.items() if not self._is_blocked(ctx, operation)
+        ]
+        model: ModelMeta | None = ctx.model
+        allow = ", ".join(methods_left if model is None else sorted([*methods_left, "OPTIONS"]))
+        raise Abort(405, "METHOD_BLOCKED", "this operation is blocked", headers={"allow": allow})
+
+    async def _shorten_allow(self, ctx: Context, next: Next) -> None:
+        await next()
+        methods = _methods_of(ctx)
+        response = ctx.response
+        if isinstance(response, Response) and response.headers and "allow" in response.headers:
+            all_methods = [m.strip() for m in response.headers["allow"].split(",")]
+            methods_left = [
+                m for m in all_methods if m not in methods or not self._is_blocked(ctx, methods[m])
+            ]
+            response.set_header("allow", ", ".join(methods_left))
+
+    def _is_blocked(self, ctx: Context, operation: Operation) -> bool:
+        model: ModelMeta | None = ctx.model
+        is_one = bool(ctx.resource_id or (model is not None and model.options.singleton))
+        return covered(self._operations, operation, item=is_one)
+
+
+def _methods_of(ctx: Context) -> dict[str, Operation]:
+    """The methods of the path that was asked for, and the operation each is."""
+    model: ModelMeta | None = ctx.model
+    last = ctx.scope["path"].rstrip("/").rpartition("/")[2]
+    if model is None or (last != ctx.resource_id and last != model.table):
+        return _BELOW.get(last, {})
+    if last == ctx.resource_id:
+        return _ITEM
+    return _SINGLETON if model.options.singleton else _COLLECTION

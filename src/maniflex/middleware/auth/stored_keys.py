@@ -13,7 +13,8 @@ from maniflex._caller import keep_answer_secret
 from maniflex.db.current import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.auth.api_key_store import (
+from maniflex.middleware.auth.claims import moment
+from maniflex.middleware.auth.credential_store import (
     LETTERS,
     SECRET_LETTERS,
     ApiKey,
@@ -23,7 +24,6 @@ from maniflex.middleware.auth.api_key_store import (
     rotate,
     touch,
 )
-from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.fixed_keys import KEY_METHOD
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host

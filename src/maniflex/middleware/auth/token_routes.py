@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import datetime
+from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from maniflex._arguments import explain_class
 from maniflex._callables import is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
-from maniflex.middleware.auth.csrf_cover import is_csrf
+from maniflex.middleware.arguments import as_timedelta
+from maniflex.middleware.auth.authenticator import LOOPBACK, cookie_scheme, cookie_values, host_name
+from maniflex.middleware.auth.claims import member_name, moment, revocation_unavailable, revoker_mistakes
+from maniflex.middleware.auth.credential_store import RefreshStore, RefreshToken
+from maniflex.middleware.auth.csrf_tokens import is_csrf
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
-from maniflex.middleware.auth.login_limits import LoginLimiter, LoginLimits
 from maniflex.middleware.auth.passwords import checking_password
-from maniflex.middleware.auth.refresh_store import RefreshStore, RefreshToken
-from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
-from maniflex.middleware.auth.schemes import cookie_scheme
+from maniflex.middleware.db.query_text import network_of
+from maniflex.middleware.db.rate_limit import Limiter
+from maniflex.middleware.stores.port import Duration, RateLimitBackend, Revoker
+from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next, takes
@@ -27,6 +36,7 @@ from maniflex.pipeline.response import Response
 
 if TYPE_CHECKING:
     from maniflex.middleware.auth.tokens import TokenPair, Tokens
+
 
 Login = Callable[[Context, Any], AuthInfo | Awaitable[AuthInfo | None] | None]
 COOKIE = "refresh_token"
@@ -287,3 +297,162 @@ def _field_names(request: Any) -> set[str] | None:
 
 def _get(credentials: Any, name: str) -> Any:
     return credentials.get(name, "") if isinstance(credentials, Mapping) else getattr(credentials, name, "")
+
+
+# `auth.mount_logout`: signing out with tokens that another system issued.
+
+
+def mount_logout(
+    server: Host,
+    revoker: Revoker,
+    *,
+    keep: Duration,
+    path: str = "/logout",
+    all_path: str = "/logout-all",
+) -> None:
+    """Add routes that revoke the caller's token, and all of the caller's tokens.
+
+    `keep` is the longest life a token can have: for so long a revocation must be remembered.
+    """
+    life = as_timedelta(keep)
+
+    async def log_out(ctx: Context) -> None:
+        """Revoke the token of this request."""
+        claims = ctx.require_auth().claims
+        jti, expires = claims.get("jti"), claims.get("exp")
+        if not isinstance(jti, str) or not jti:
+            raise Abort(
+                401,
+                "TOKEN_NOT_REVOCABLE",
+                "the token has no id by which it could be revoked",
+                headers={"www-authenticate": "Bearer"},
+            )
+        until = moment(expires) if isinstance(expires, int | float) else ctx.now() + life
+        await _revoke(revoker.revoke_token, jti, until)
+
+    async def log_out_everywhere(ctx: Context) -> None:
+        """Revoke all tokens the caller has."""
+        info, now = ctx.require_auth(), ctx.now()
+        await _revoke(revoker.revoke_user, member_name(info.user_id, info.tenant_id), now, now + life)
+        jti, expires = info.claims.get("jti"), info.claims.get("exp")
+        if isinstance(jti, str) and jti and isinstance(expires, int | float):
+            await _revoke(revoker.revoke_token, jti, moment(expires))
+
+    guard = LogoutGuard(revoker)
+    if life.total_seconds() <= 0:
+        guard.mistakes.append("keep is a duration above zero: the longest life of a token")
+    for place, handler, summary in (
+        (path, log_out, "Sign out"),
+        (all_path, log_out_everywhere, "Sign out everywhere"),
+    ):
+        options = {"summary": summary, "tags": ("Sign-in",)}
+        server.action("POST", place, middleware=[guard, require_auth()], **options)(handler)
+
+
+class LogoutGuard(Entry):
+    """Brings the tables of the revoker, and stops the start when nothing finds out who calls the route."""
+
+    name = "auth.mount_logout"
+    homes: ClassVar = {}
+    in_actions = True
+
+    def __init__(self, revoker: Revoker) -> None:
+        super().__init__()
+        self.mistakes += revoker_mistakes(revoker)
+        self.stores = () if self.mistakes else (revoker,)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["TOKEN_NOT_REVOCABLE"], 503: ["REVOCATION_UNAVAILABLE"]}, status=204)
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        others = [r.fn for r in seat.registrations]
+        if not any(not isinstance(fn, Entry) or fn.is_authenticator for fn in others):
+            yield "no authenticator covers actions, so nobody could sign out"
+
+
+async def _revoke(write: Any, subject: str, *moments: datetime) -> None:
+    try:
+        await write(subject, *moments)
+    except Exception as error:
+        raise revocation_unavailable() from error
+
+
+# How often a login may be tried: from one network, for one account from one network, and for one account.
+#
+# Whoever knows the name of an account can use up what all networks together may try. Its owner comes in
+# all the same: a network from which the account has signed in before is not counted among them.
+
+
+_LIMIT = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
+_MESSAGE = "too many attempts; try again later"
+IsKnown = Callable[[str], Awaitable[bool]]
+
+
+@explain_class
+@dataclass(frozen=True, slots=True)
+class LoginLimits:
+    """Attempts in a number of seconds: `"20/60"` is twenty in a minute.
+
+    `per_address` is for one network, `per_pair` for one account from one network, `per_account` for one
+    account from all networks where it has not signed in before. They are counted in the server's database,
+    for all its processes, unless `backend` is another place.
+    """
+
+    per_address: str = "20/60"
+    per_account: str = "100/3600"
+    backend: RateLimitBackend | None = None
+    per_pair: str = "10/900"
+
+    def problems(self) -> Iterator[str]:
+        for name in ("per_address", "per_account", "per_pair"):
+            if not _LIMIT.fullmatch(str(getattr(self, name))):
+                yield f'limits: {name} is written "attempts/seconds", such as "20/60"'
+
+
+class LoginLimiter:
+    """Counts the attempts on one login route."""
+
+    def __init__(self, limits: LoginLimits, route: str) -> None:
+        backend = SqlRateLimit() if limits.backend is None else limits.backend
+        self.backend = backend
+        self._per_address = _limiter(f"{route} by address", limits.per_address, backend)
+        self._per_pair = _limiter(f"{route} by account and address", limits.per_pair, backend)
+        self._per_account = _limiter(f"{route} by account", limits.per_account, backend)
+        self.mistakes = [*limits.problems(), *self._per_address.mistakes]
+
+    def docs(self) -> EntryDocs:
+        """What the API description says of the route."""
+        return self._per_address.docs()
+
+    async def limit_login(self, ctx: Context, account: str, is_known: IsKnown) -> str:
+        """Count an attempt to sign in; 429 when its network or its account has had too many.
+
+        `is_known(place)` says whether the account has signed in from this place before. Gives the place.
+        """
+        name, network = " ".join(account.casefold().split()), network_of(ctx)
+        digest = _digest(name)
+        place = _digest(f"{digest} {network}")
+
+        async def count_account() -> None:
+            try:
+                await self._per_account(f"{self._per_account.label} {digest}", ctx, _pass)
+            except Abort as refusal:
+                if refusal.status != 429 or not await is_known(place):
+                    raise
+
+        count_pair = partial(self._per_pair, f"{self._per_pair.label} {place}", ctx, count_account)
+        await self._per_address(f"{self._per_address.label} {network}", ctx, count_pair)
+        return place
+
+
+async def _pass() -> None:
+    """Nothing stands after the last limit; the login goes on by itself."""
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _limiter(name: str, limit: str, backend: RateLimitBackend) -> Limiter:
+    attempts, seconds = limit.split("/") if _LIMIT.fullmatch(str(limit)) else ("1", "1")
+    return Limiter(name, int(attempts), int(seconds), backend=backend, message=_MESSAGE)

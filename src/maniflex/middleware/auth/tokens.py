@@ -21,16 +21,26 @@ from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import Abort, DeclarationError
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.auth.api_key_store import ApiKey, revoke_all
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions
-from maniflex.middleware.auth.claims import moment
+from maniflex.middleware.auth.claims import member_name, moment, revocation_unavailable, revoker_mistakes
+from maniflex.middleware.auth.credential_store import (
+    AccessToken,
+    ApiKey,
+    RefreshStore,
+    RefreshToken,
+    revoke_all,
+    token_digest,
+)
 from maniflex.middleware.auth.host import Host
-from maniflex.middleware.auth.key_options import library_mistake
-from maniflex.middleware.auth.keys import BadKey, VerifyingKey, missing_library, secret_key, signing_key
-from maniflex.middleware.auth.login_limits import LoginLimits
-from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, RefreshToken, digest_of
-from maniflex.middleware.auth.revocation import member_name, revocation_unavailable, revoker_mistakes
-from maniflex.middleware.auth.token_routes import Login, TokenRoutes
+from maniflex.middleware.auth.keys import (
+    BadKey,
+    VerifyingKey,
+    library_mistake,
+    missing_library,
+    secret_key,
+    signing_key,
+)
+from maniflex.middleware.auth.token_routes import Login, LoginLimits, TokenRoutes
 from maniflex.middleware.stores.port import Duration, Revoker
 from maniflex.pipeline.context import AuthInfo, Context
 
@@ -191,7 +201,7 @@ class Tokens:
         token = secrets.token_urlsafe(32)
         await store.add(
             RefreshToken(
-                digest=digest_of(token),
+                digest=token_digest(token),
                 family=family,
                 actor=actor,
                 tenant=tenant,

@@ -6,14 +6,10 @@ server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth(
 """
 
 from maniflex._arguments import explain_section
-from maniflex.middleware.db.audit_action import audit_action
-from maniflex.middleware.db.audit_log import audit_log
-from maniflex.middleware.db.audit_reads import audit_reads
-from maniflex.middleware.db.cache_query import cache_query
-from maniflex.middleware.db.invalidate import invalidate
-from maniflex.middleware.db.paginate import paginate
+from maniflex.middleware.db.audit_entry import audit_action, audit_log, audit_reads
+from maniflex.middleware.db.cache_query import cache_query, invalidate
 from maniflex.middleware.db.rate_limit import rate_limit, rate_limit_field
-from maniflex.middleware.db.scopes import force_filter, force_filter_via, tenancy
+from maniflex.middleware.db.scopes import force_filter, force_filter_via, paginate, tenancy
 from maniflex.pipeline.scope_rules import ALL
 
 __all__ = [

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from maniflex._caller import act_on, current_database
 from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.current import OnPrimary, current_tx
-from maniflex.db.port import Tx
+from maniflex.db.includes import IncludedRow, Related
+from maniflex.db.port import Row, Tx
+from maniflex.db.store import Store
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.db.cache_store import CarefulStore
-from maniflex.middleware.db.cached_rows import pack, unpack
 from maniflex.middleware.db.query_text import joins, query_text
 from maniflex.middleware.stores.cache import SqlStore
-from maniflex.middleware.stores.port import CacheStore, Duration, mistakes_of
-from maniflex.middleware.stores.units import seconds_of
-from maniflex.model.meta import ModelMeta
+from maniflex.middleware.stores.form import place_of
+from maniflex.middleware.stores.port import CacheStore, Duration, mistakes_of, seconds_of
+from maniflex.model.annotations import TYPES
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask
 from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At
-from maniflex.pipeline.steps.db import Database
-from maniflex.query.query import reachable_models
+from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.steps.db import Database, listing_of
+from maniflex.query.query import Include, reachable_models
 
 OWN = "own:"  # before the keys of the application's own
 _LARGEST = 1_000_000  # bytes of an entry
@@ -226,3 +232,234 @@ def cache_query(
     Committed writes make older entries unreachable; with `invalidate=False` they stay for `ttl`.
     """
     return CacheQuery(store, ttl, key, invalidate)
+
+
+# A cache that may fail: a miss, said once a minute.
+
+
+T = TypeVar("T")
+WITHIN = 3.0  # seconds for a call
+_LOG_EVERY = 60.0
+_REST = 1.0  # after a failure, in which nothing is asked
+
+
+class CarefulStore:
+    """Calls of a store that raise nothing; what could not be made invalid is remembered and tried again."""
+
+    def __init__(self, store: CacheStore, name: str) -> None:
+        self.store = store
+        self._name = name
+        self._unsaid: set[tuple[int, str]] = set()  # by the server that they are of
+        self._logged_at = self._failed_at = -math.inf
+        self._log = logging.getLogger("maniflex")
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._attempt(self.store.get(key), None) if self._is_awake() else None
+
+    async def set(self, key: str, value: bytes, ttl: float) -> bool:
+        async def call() -> bool:
+            await self.store.set(key, value, ttl)
+            return True
+
+        return await self._attempt(call(), False) if self._is_awake() else False
+
+    async def delete(self, keys: Iterable[str]) -> bool:
+        async def call() -> bool:
+            await self.store.delete(*keys)
+            return True
+
+        return await self._attempt(call(), False)
+
+    async def generation(self, key: str, ttl: float) -> str | None:
+        """The current generation, a new one if there is none; None when the store fails."""
+        if self._unsaid and (place_of(self.store), key) in self._unsaid and not await self.invalidate((key,)):
+            return None
+        generation = await self.get(key)
+        if generation is not None:
+            return generation.decode("latin-1")
+        new = secrets.token_hex(8)
+        return new if await self.set(key, new.encode(), ttl) else None
+
+    async def invalidate(self, keys: Iterable[str]) -> bool:
+        """End the generations, so that nothing which was stored under them is found again."""
+        names, place = set(keys), place_of(self.store)
+        unsaid = {(place, name) for name in names}
+        self._unsaid |= unsaid
+        if not await self.delete(sorted(names)):
+            return False
+        self._unsaid -= unsaid
+        return True
+
+    def _is_awake(self) -> bool:
+        return time.monotonic() - self._failed_at >= _REST
+
+    async def _attempt(self, call: Awaitable[T], otherwise: T) -> T:
+        try:
+            async with asyncio.timeout(WITHIN):
+                return await call
+        except Exception as error:
+            now = time.monotonic()
+            self._failed_at = now
+            if now - self._logged_at >= _LOG_EVERY:
+                self._logged_at = now
+                self._log.warning("%s: the store failed, so nothing is cached: %s", self._name, error)
+            return otherwise
+
+
+# What the database step found, as bytes and back: rows, totals and related rows, without secrets.
+
+
+_TYPES: dict[Kind, Any] = {**TYPES, Kind.JSON: str}
+
+
+class _Included(msgspec.Struct, array_like=True):
+    """The rows of one relation, each once, and which of them belong to which row of the owner."""
+
+    places: list[list[int] | int | None]
+    rows: msgspec.Raw
+    weights: list[int]
+    nested: list[_Included]
+
+
+class _Outcome(msgspec.Struct, array_like=True):
+    rows: msgspec.Raw
+    total: int
+    more: bool
+    included: list[_Included]
+
+
+def pack(ctx: Context, store: Store, includes: Sequence[Include], *, one: bool) -> bytes | None:
+    """The outcome of the database step; None when it cannot be told exactly."""
+    fields = store.meta.fields if one else listing_of(ctx, store).fields
+    rows: Sequence[Any] = [ctx.row] if one else ctx.rows or ()
+    try:
+        outcome = _Outcome(
+            msgspec.Raw(_pack_rows(fields, rows)), ctx.total, ctx.more, _pack_related(includes, ctx.related)
+        )
+        return msgspec.msgpack.encode(outcome)
+    except (ValueError, TypeError, msgspec.MsgspecError):  # a value of SQLite that no type describes
+        return None
+
+
+def unpack(ctx: Context, store: Store, includes: Sequence[Include], content: bytes, *, one: bool) -> None:
+    """Leave the outcome on the context, as the database step would; `MsgspecError` for anything else."""
+    outcome = msgspec.msgpack.decode(content, type=_Outcome)
+    listing = None if one else listing_of(ctx, store)
+    fields = store.meta.fields if listing is None else listing.fields
+    rows = _unpack_rows(fields, outcome.rows)
+    related_rows = _unpack_related(store, includes, outcome.included, len(rows))
+    if one:
+        [ctx.row] = rows
+        if not ctx.resource_id:  # of a singleton, which the database step would have looked up
+            ctx.resource_id = str(ctx.row[store.sql.names.index("id")])
+    else:
+        ctx.rows, ctx.listing = rows, listing
+    ctx.total, ctx.more, ctx.related = outcome.total, outcome.more, related_rows
+
+
+def _pack_rows(fields: Sequence[FieldMeta], rows: Sequence[Any]) -> bytes:
+    secret = [field.secret for field in fields]
+    visible_rows = [tuple(None if hide else row[i] for i, hide in enumerate(secret)) for row in rows]
+    content = msgspec.msgpack.encode(visible_rows)
+    if _decoder(tuple(field.kind for field in fields)).decode(content) != visible_rows:
+        raise ValueError("the rows are not what they would be read as")
+    return content
+
+
+def _unpack_rows(fields: Sequence[FieldMeta], content: msgspec.Raw) -> list[Row]:
+    rows: list[Row] = _decoder(tuple(field.kind for field in fields)).decode(content)
+    return rows
+
+
+@lru_cache(maxsize=1024)
+def _decoder(kinds: tuple[Kind, ...]) -> msgspec.msgpack.Decoder[Any]:
+    row: Any = tuple[tuple(_TYPES[kind] | None for kind in kinds)]  # type: ignore[misc]  # known at run time
+    return msgspec.msgpack.Decoder(list[row])
+
+
+def _pack_related(includes: Sequence[Include], related: Sequence[Related]) -> list[_Included]:
+    relations = []
+    for include in includes:
+        entries: dict[int, IncludedRow] = {}
+        places: list[list[int] | int | None] = []
+        numbers: dict[int, int] = {}
+        for by_relation in related:
+            entry = by_relation.get(include.relation.name)
+            several = entry if isinstance(entry, list) else [] if entry is None else [entry]
+            for one in several:
+                entries.setdefault(id(one), one)
+                numbers.setdefault(id(one), len(numbers))
+            ids = [numbers[id(one)] for one in several]
+            places.append(ids if isinstance(entry, list) else ids[0] if ids else None)
+        unique = list(entries.values())
+        fields = unique[0].store.meta.fields if unique else ()
+        rows = msgspec.Raw(_pack_rows(fields, [one.row for one in unique]))
+        below = _pack_related(include.nested, [one.related for one in unique])
+        relations.append(_Included(places, rows, [one.weight for one in unique], below))
+    return relations
+
+
+def _unpack_related(
+    store: Store, includes: Sequence[Include], packed: Sequence[_Included], count: int
+) -> list[Related]:
+    if not includes:
+        return []
+    relations_of_rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for include, one in zip(includes, packed, strict=True):
+        target = store.stores_by_model[include.relation.target]
+        rows = _unpack_rows(target.meta.fields, one.rows) if one.weights else []
+        below: Sequence[Related] = _unpack_related(target, include.nested, one.nested, len(rows))
+        entries = [
+            IncludedRow(target, row, below[i] if below else {}, weight)
+            for i, (row, weight) in enumerate(zip(rows, one.weights, strict=True))
+        ]
+        for by_relation, place in zip(relations_of_rows, one.places, strict=True):
+            if isinstance(place, list):
+                by_relation[include.relation.name] = [entries[i] for i in place]
+            elif place is not None:
+                by_relation[include.relation.name] = entries[place]
+    return relations_of_rows  # type: ignore[return-value]  # a dict is such a mapping
+
+
+# `db.invalidate`: keys of the application's own that a write makes invalid.
+
+
+class Invalidate(Entry):
+    """Deletes keys when the write of the request is committed."""
+
+    name = "db.invalidate"
+    docs = describe_nothing
+    homes: ClassVar = {"db": (At.AFTER,)}
+    acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
+
+    def __init__(self, store: CacheStore, keys: Any) -> None:
+        super().__init__()
+        self.stores = (store,)
+        self._store = CarefulStore(store, self.name)
+        self._keys = keys
+        self.mistakes += mistakes_of((store,))
+        if not callable(getattr(store, "delete", None)):
+            self.mistakes.append(f"store={store!r} has no delete(); use one of maniflex.middleware.stores")
+        if not callable(keys):
+            self.mistakes.append(f"keys={keys!r} is not a function of (ctx)")
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return self if operation in self.acts_for else None
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        keys = [str(key) for key in await ask(ctx, self._keys, ctx)]
+        if keys:
+            ctx.after_commit(partial(self._delete, [*keys, *(f"{OWN}{key}" for key in keys)], ctx.database()))
+        await next()
+
+    async def _delete(self, keys: list[str], database: object | None) -> None:
+        with act_on(database):  # code of another server may have opened the transaction
+            await self._store.delete(keys)
+
+
+def invalidate(store: CacheStore, keys: Callable[[Context], Iterable[str] | Any]) -> Invalidate:
+    """Delete the keys that `keys(ctx)` names once the request's write is committed, never after a rollback.
+
+    They are keys that the application set in the store, and those of `cache_query(key=...)`.
+    """
+    return Invalidate(store, keys)

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
+
+from maniflex._caller import act_on
+from maniflex.db.current import detached_context
+from maniflex.db.port import Tx
 from maniflex.errors import Abort
-from maniflex.middleware.idempotency.held_claim import HeldClaim
-from maniflex.middleware.idempotency.options import KeyOptions
-from maniflex.middleware.idempotency.settled_keys import REUSED, Place, SettledKeys
-from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
+from maniflex.middleware.arguments import as_timedelta
+from maniflex.middleware.stores.idempotency import SqlIdempotency
+from maniflex.middleware.stores.port import (
+    ClaimState,
+    IdempotencyStore,
+    KeyClaim,
+    mistakes_of,
+    nanoseconds,
+    nanoseconds_after,
+)
+from maniflex.model.file_field import size_in_bytes
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.redacted_answers import write_for_caller
+from maniflex.pipeline.response import JSON, Response
+from maniflex.sql.statement import Sql
 
 _SEATS = 256
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at a key that another process has
@@ -212,3 +233,340 @@ def _reuse_refusal() -> Abort:
         "IDEMPOTENCY_KEY_REUSED",
         "this Idempotency-Key belongs to a request that asks for something else",
     )
+
+
+# The arguments of `idempotency.keys`, checked.
+
+
+NAME = "idempotency.keys"
+OUTSIDE = "it claims its key outside any transaction"
+ON_ERROR = ("refuse", "run")
+_STORE = ("on", "claim", "look", "renew", "settle", "release")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions:
+    """How keys are taken and kept; durations in seconds."""
+
+    ttl: float
+    wait: float
+    lease: float
+    max_answer: int
+    is_required: bool
+    runs_on_error: bool
+    in_transaction: bool
+    caller: Callable[[Context], Any] | None
+
+
+def option_mistakes(arguments: dict[str, Any]) -> Iterator[str]:
+    """The mistakes in the arguments, one sentence each."""
+    seconds = {}
+    for name in ("ttl", "wait", "lease"):
+        value = arguments[name]
+        duration = as_timedelta(value)
+        if duration < timedelta(0):
+            yield f"{name}={value!r} is not a time: give seconds or a timedelta"
+        else:
+            seconds[name] = duration.total_seconds()
+    if seconds.get("lease", 1) < 1:
+        yield f"lease={arguments['lease']!r} is less than a second"
+    elif "ttl" in seconds and "lease" in seconds and seconds["ttl"] <= seconds["lease"]:
+        yield f"ttl={arguments['ttl']!r} is not more than the lease of {seconds['lease']:g} s"
+    if size_in_bytes(arguments["max_answer"]) is None:
+        yield f"max_answer={arguments['max_answer']!r} is not a size such as 1MB"
+    if arguments["on_error"] not in ON_ERROR:
+        yield f"on_error={arguments['on_error']!r} is neither 'refuse' nor 'run'"
+    for name in ("required", "transaction"):
+        if not isinstance(arguments[name], bool):
+            yield f"{name}={arguments[name]!r} is neither True nor False"
+    if arguments["caller"] is not None and not callable(arguments["caller"]):
+        yield f"caller={arguments['caller']!r} is not a function of (ctx)"
+    store = arguments["store"]
+    missing = [name for name in _STORE if not callable(getattr(store, name, None))]
+    if missing:
+        yield f"store={store!r} has no {missing[0]}(); use one of maniflex.middleware.stores"
+    yield from mistakes_of((store,))
+
+
+# The claim of a key that a running request holds: renewed while it runs, settled or released at its end.
+
+
+Now = Callable[[], datetime]
+
+
+class ClaimLost(Exception):
+    """Another request has the key by now, so nothing of this one may be committed."""
+
+
+class HeldClaim:
+    """One key, claimed by one request."""
+
+    def __init__(
+        self,
+        store: IdempotencyStore,
+        place: Place,
+        fingerprint: str,
+        token: str,
+        options: KeyOptions,
+        ctx: Context,
+    ) -> None:
+        self.store = store
+        self.place, self.name = place, place[1]
+        self.fingerprint = fingerprint
+        self._token = token
+        self._options = options
+        self._now: Now = ctx.now
+        self._database = ctx.database()  # its server, for what is done of it outside the request
+        self._headers_before = len(ctx.extra_headers or ())
+        self._calls_before = len(ctx._after or ())
+        self.answer: bytes | None = None
+        self.until = 0  # of the settled key, in nanoseconds since 1970
+        self._twins: asyncio.Future[KeyClaim | None] | None = None
+        self.loop = asyncio.get_running_loop()
+        self._renewing: asyncio.Task[None] | None = None
+        self._is_old = False
+        self.is_settled = False  # and committed
+        self.is_lost = False
+        self.is_unsure = False  # the statement that settles it has failed
+
+    # -- its end
+
+    async def settle(self, ctx: Context, tx: Tx | None = None) -> None:
+        """Keep the answer, in the transaction if there is one; `ClaimLost` when the key is another's."""
+        answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        self.is_unsure, now = True, self._now()
+        is_ours = await self.store.settle(
+            self.name, self._token, answer, ttl=self._options.ttl, now=now, tx=tx
+        )
+        self.is_unsure = False
+        if not is_ours:
+            self.is_lost = True
+            if tx is not None:
+                tx.doom()  # code in between may swallow what is raised here
+            raise ClaimLost(self.name)
+        self.answer, self.until = answer, nanoseconds_after(now, self._options.ttl)
+
+    async def settle_with_commit(self, ctx: Context, tx: Tx) -> None:
+        """Keep the answer when the transaction commits; `CommitRefused` when the key is another's."""
+        assert isinstance(self.store, SqlIdempotency)
+        self.answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        self.store.settle_with_commit(self.name, self._token, self.answer, self.until, tx)
+
+    def settlement(self, ctx: Context, response: Response) -> Sql:
+        """The statement that keeps this answer; until `note_commit`, whether it has run is not known."""
+        assert isinstance(self.store, SqlIdempotency)
+        self.answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
+        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        return self.store.settlement(self.name, self._token, self.answer, self.until)
+
+    def note_commit(self) -> None:
+        """What settled the key is committed."""
+        self.is_settled, self.is_unsure = True, False
+
+    async def release(self, ctx: Context) -> None:
+        """Give the key back; should that fail, its lease ends by itself."""
+        try:
+            with act_on(self._database):
+                await self.store.release(self.name, self._token)
+        except Exception as error:
+            ctx.logger.warning("an idempotency key is taken until its lease ends: %s", error)
+
+    def end(self) -> None:
+        """Stop renewing it, and tell the twins that wait in this process what came of it."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._twins is not None and not self._twins.done():
+            answer = KeyClaim(ClaimState.SETTLED, answer=self.answer) if self.is_settled else None
+            self._twins.set_result(answer)
+
+    def undo_effects(self, ctx: Context) -> None:
+        """Forget the headers and calls that were added for an answer which is not given."""
+        if ctx.extra_headers is not None:
+            del ctx.extra_headers[self._headers_before :]
+        if ctx._after is not None:
+            del ctx._after[self._calls_before :]
+
+    # -- meanwhile
+
+    async def wait(self, seconds: float) -> KeyClaim | None:
+        """For a twin: what came of the request, None when the key is free; RUNNING when it takes longer."""
+        if self._twins is None:
+            self._twins = self.loop.create_future()
+        is_over = (await asyncio.wait((self._twins,), timeout=seconds))[0]
+        return self._twins.result() if is_over else KeyClaim(ClaimState.RUNNING)
+
+    def grow_older(self) -> None:
+        """Begin to renew it when this is called for the second time, a sixth of the lease later."""
+        if self._is_old and self._renewing is None:
+            # Outside the request's transaction, which must not have a part in it.
+            self._renewing = self.loop.create_task(self._renew(), context=detached_context())
+        self._is_old = True
+
+    async def _renew(self) -> None:
+        is_ours = True
+        while is_ours:
+            # A store that fails now may answer the next time.
+            with suppress(Exception), act_on(self._database):
+                is_ours = await self.store.renew(
+                    self.name, self._token, lease=self._options.lease, now=self._now()
+                )
+            await asyncio.sleep(self._options.lease / 3)
+
+
+# Keys whose answer this process has given: final until their time is over, so nothing is asked.
+
+
+Place = tuple[int, str]  # the number of a store, and the name of a key in it
+_MOST_BYTES = 4 * 1024 * 1024
+_ENTRY = 1000  # bytes that one takes besides its answer
+REUSED = KeyClaim(ClaimState.REUSED)
+
+
+class _SettledKey(msgspec.Struct, frozen=True, gc=False):
+    fingerprint: str
+    claim: KeyClaim
+    size: int
+
+
+class SettledKeys:
+    """Those that were asked for last; the others make room."""
+
+    def __init__(self) -> None:
+        # Not a dict, which looks for its first key past all those that made room before.
+        self.keys: OrderedDict[Place, _SettledKey] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, place: Place, fingerprint: str, now: Callable[[], datetime]) -> KeyClaim | None:
+        """What a claim would find; None when this process does not know."""
+        key = self.keys.get(place)
+        if key is None:
+            return None
+        if key.claim.until <= nanoseconds(now()):
+            self._drop(place)
+            return None
+        self.keys.move_to_end(place)
+        return key.claim if key.fingerprint == fingerprint else REUSED
+
+    def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
+        """Remember a settled key that says how long it counts."""
+        keys, answer = self.keys, key.answer
+        if place in keys:
+            self._drop(place)
+        size = _ENTRY if answer is None else _ENTRY + len(answer)
+        keys[place] = _SettledKey(fingerprint, key, size)
+        self._bytes += size
+        while self._bytes > _MOST_BYTES:
+            self._bytes -= keys.popitem(last=False)[1].size
+
+    def _drop(self, place: Place) -> None:
+        self._bytes -= self.keys.pop(place).size
+
+
+# An answer as it is kept beside the rows it speaks of, and given again.
+
+
+_REPLAYED = ((b"idempotent-replayed", b"true"),)
+# These belong to a request, not to what came of it.
+_OF_REQUEST = ("x-request-id", "access-control-", "ratelimit-")
+
+
+class _KeptAnswer(msgspec.Struct, array_like=True):
+    status: int
+    content_type: str
+    headers: dict[str, str] | None
+    added_headers: list[tuple[bytes, bytes]]  # by `ctx.add_header`
+    body: bytes
+    models: list[str] = []  # whose records an action showed, as far as they have fields to redact
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_KeptAnswer).decode
+
+
+async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | None:
+    """The answer as bytes to store; None for one that cannot be given twice.
+
+    `headers_before` counts the headers of the time before the claim: a repetition adds those itself.
+    """
+    response: Any = ctx.response
+    if type(response) is not Response or response.stream is not None:
+        return None
+    if response.body is None:
+        body = await write_for_caller(ctx, response)
+        if body:
+            response.body = body  # as it is sent, too
+    return keep_response(ctx, response, headers_before, most)
+
+
+def keep_response(ctx: Context, response: Response, headers_before: int, most: int) -> bytes | None:
+    """The same of an answer whose body is written."""
+    if ctx.keeps_answer_secret:
+        return None
+    own_headers = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
+    headers = response.headers
+    if headers:  # code that sets the whole of them may write their names in any case
+        headers = {name.lower(): value for name, value in headers.items()}
+    if own_headers and any(name == b"set-cookie" for name, _ in own_headers):
+        return None
+    if headers and "set-cookie" in headers:
+        return None
+    body = response.body or b""
+    if len(body) > most:
+        return None
+    if headers:
+        headers = {name: value for name, value in headers.items() if not name.startswith(_OF_REQUEST)}
+    if own_headers:
+        own_headers = [
+            (name, value) for name, value in own_headers if not name.decode().startswith(_OF_REQUEST)
+        ]
+    models = list(ctx.shown_models)
+    return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body, models))
+
+
+def replay_answer(ctx: Context, answer: bytes | None) -> Awaitable[None] | None:
+    """Answer as the first request was answered; 409 when its answer was not kept.
+
+    Fields that have been hidden from the caller since are left out, which is to be awaited.
+    """
+    if answer is None:
+        raise Abort(
+            409,
+            "IDEMPOTENCY_NOT_REPLAYABLE",
+            "a request with this Idempotency-Key has succeeded, and its answer cannot be given again",
+        )
+    first = _decode(answer)
+    response = Response(first.status, body=first.body or None, content_type=first.content_type)
+    response.headers, response.marks = first.headers, _REPLAYED
+    if first.added_headers:
+        ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
+    ctx.response = ctx.early_response = response
+    return _hide_since(ctx, response, first.models) if ctx.runtime.redactions.rules else None
+
+
+async def _hide_since(ctx: Context, response: Response, models: Sequence[str]) -> None:
+    """Leave out what the caller of today may not see."""
+    names = await _hidden_names(ctx, models)
+    if names and response.body and response.content_type == JSON:
+        response.body = msgspec.json.encode(_without(msgspec.json.decode(response.body), names))
+        if response.headers:
+            response.headers.pop("etag", None)  # it was made of what the caller saw
+
+
+async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:
+    """The keys that this caller may not see in the records of an answer."""
+    stores = ctx.runtime.stores
+    classes = [store.meta.cls for store in stores.values() if store.meta.name in models]
+    about: ModelMeta | None = ctx.model
+    names: frozenset[str] = frozenset()
+    for model in dict.fromkeys(classes if about is None else [about.cls, *classes]):
+        if model in ctx.runtime.redactions:
+            names |= await ctx.redacted(model)
+    return names
+
+
+def _without(value: Any, names: frozenset[str]) -> Any:
+    """The JSON value without these keys, at whatever level a record may be."""
+    if isinstance(value, dict):
+        return {name: _without(part, names) for name, part in value.items() if name not in names}
+    return [_without(part, names) for part in value] if isinstance(value, list) else value

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any, ClassVar, cast
 
+import msgspec
+
 from maniflex.db.current import transaction
-from maniflex.db.port import CommitRefused
+from maniflex.db.port import CommitRefused, Row
 from maniflex.errors import Abort, Unavailable
 from maniflex.files.owner import owner_of
-from maniflex.middleware.db.callers import caller_of, scopes_of_caller
-from maniflex.middleware.db.query_text import scope_text
-from maniflex.middleware.idempotency.claimer import KeyClaimer
-from maniflex.middleware.idempotency.fingerprint import (
-    KEY_HEADER,
-    body_that_was_read,
-    fingerprint,
-    read_headers,
+from maniflex.middleware.db.query_text import caller_of, scope_text, scopes_of_caller
+from maniflex.middleware.idempotency.claimer import (
+    NAME,
+    OUTSIDE,
+    ClaimLost,
+    HeldClaim,
+    KeyClaimer,
+    KeyOptions,
+    replay_answer,
 )
-from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
-from maniflex.middleware.idempotency.kept_answer import replay_answer
-from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
-from maniflex.middleware.idempotency.options import NAME, OUTSIDE, KeyOptions
 from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
 from maniflex.pipeline.callbacks import callback_failure
-from maniflex.pipeline.context import Context
+from maniflex.pipeline.context import AsgiScope, Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
 from maniflex.pipeline.entry import ask
 from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.read_body import JSON_TYPE, read_body
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, status_of
+from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.response import Respond
+from maniflex.sql.statement import Sql
 
 _SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
 
@@ -303,3 +307,122 @@ async def _answer_early(middleware: AnswersEarly, ctx: Context) -> None:
         await middleware.early_answer.run(ctx)
     if ctx.response is None:
         ctx.response = ctx.early_response = Response(204)
+
+
+# What a request says of itself: its key, who sent it, and what it asks for.
+
+
+KEY_HEADER = b"idempotency-key"
+_BOUNDARY = re.compile(rb'multipart/[^;]*;(?:.*;)?\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
+_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
+
+
+class KeyHeaders(msgspec.Struct, frozen=True, gc=False):
+    """The headers of a request that say which it is."""
+
+    key: str
+    if_match: bytes = b""
+    content_type: bytes = b""
+    by_name: Mapping[bytes, bytes] | None = None  # all of them, unless one is there twice
+
+
+def read_headers(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes, bytes]) -> KeyHeaders:
+    """The key of a request; 400 where none was sent, or several, or one that is none."""
+    key = by_name.get(KEY_HEADER)
+    if key is None:
+        raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
+    if len(by_name) == len(headers) and _KEY.fullmatch(key):  # as good as every request
+        if_match = by_name[b"if-match"] + b"," if b"if-match" in by_name else b""
+        return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""), by_name)
+    keys = [value for name, value in headers if name == KEY_HEADER]
+    if len(keys) > 1 or not _KEY.fullmatch(key):
+        raise Abort(
+            400,
+            "IDEMPOTENCY_KEY_INVALID",
+            "Idempotency-Key takes 1 to 255 visible ASCII characters and is sent once",
+        )
+    if_match = b"".join(value + b"," for name, value in headers if name == b"if-match")
+    return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""))
+
+
+def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
+    """What the request asks for: two that differ in it cannot be the same request sent twice."""
+    path, query, if_match = scope["path"], scope["query_string"], headers.if_match
+    if not query and not if_match and path.isascii():  # the usual case of what stands below
+        head = f"{len(path)} 0 0 {path}".encode()
+    else:
+        path = path.encode("utf-8", "surrogatepass")
+        head = b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match)
+    boundary = None
+    if headers.content_type != JSON_TYPE:
+        boundary = _BOUNDARY.match(headers.content_type)
+    if boundary is None and len(body) <= LARGE:
+        return sha256(head + body).hexdigest()
+    if boundary is None:
+        digest = sha256(head)
+        digest.update(body)
+        return digest.hexdigest()
+    digest = sha256(head)  # the boundary a client makes up anew for each attempt; no part has it within
+    for part in body.split(b"--" + (boundary[1] or boundary[2])):
+        digest.update(b"%d " % len(part))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def body_that_was_read(ctx: Context) -> bytes:
+    """The bytes of the body, when a step has read them; a delete and a restore read none."""
+    if ctx.raw_body is not None:
+        return ctx.raw_body
+    if ctx.form is not None:  # which is sent twice with two boundaries
+        digest: bytes = ctx.form.digest
+        return digest
+    body: bytes = getattr(ctx._request, "_body", b"")
+    return body
+
+
+# A create with a key where nothing of the application stands between the row and the answer.
+#
+# There the row, the answer and the settled key go to the database in one call, instead of a transaction
+# that is open while the answer is made.
+
+
+def keyed_create(db: Any, respond: Any) -> KeyedCreate | None:
+    """The create of an endpoint whose last two steps are these; None unless both are the built-in ones."""
+    if getattr(db, "__func__", None) is not Database.create:
+        return None
+    if getattr(respond, "__func__", None) is not Respond.answer_created:
+        return None
+    return KeyedCreate(db.__self__, respond.__self__) if respond.__self__.is_plain else None
+
+
+class KeyedCreate:
+    """The database step and the response step of one endpoint, and the settling of the key, at once."""
+
+    def __init__(self, database: Database, respond: Respond) -> None:
+        self._database = database
+        self._respond = respond
+
+    def suits(self, ctx: Context) -> bool:
+        """Whether the request is in no transaction, and the row alone will be its answer."""
+        if ctx.response is not None or ctx._result is not None or not self._database.creates_alone:
+            return False
+        has_selection = ctx._query is not None and ctx._query.select is not None
+        return not has_selection and ctx.tx is None
+
+    async def run(self, ctx: Context, claim: HeldClaim) -> bool:
+        """Whether the record is created; otherwise nothing is written, and it has to be done step by step."""
+        answer: Response | None = None
+
+        def settle(row: Row) -> Sql:
+            nonlocal answer
+            answer = self._respond.created(row)
+            return claim.settlement(ctx, answer)
+
+        try:
+            await self._database.create_with(ctx, settle)
+        except CommitRefused:
+            claim.is_unsure = False
+            return False
+        claim.note_commit()
+        ctx.response = ctx.early_response = answer
+        return True

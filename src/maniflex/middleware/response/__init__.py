@@ -7,14 +7,11 @@ server.pipeline.response.register(response.cache(60), models=[Article])
 from __future__ import annotations
 
 from maniflex._arguments import explain_section
-from maniflex.middleware.response.body_form import envelope
 from maniflex.middleware.response.caching import cache
 from maniflex.middleware.response.cross_origin import cors
-from maniflex.middleware.response.header import add_header
-from maniflex.middleware.response.redact import redact_field
+from maniflex.middleware.response.header import add_header, security_headers
+from maniflex.middleware.response.redact import envelope, redact_field, transform_field
 from maniflex.middleware.response.request_observers import logging, metrics
-from maniflex.middleware.response.security import security_headers
-from maniflex.middleware.response.transform import transform_field
 
 __all__ = [
     "add_header",

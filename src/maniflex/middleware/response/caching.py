@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.response.header import header_mistakes
-from maniflex.middleware.response.ranks import CACHE
+from maniflex.middleware.response.header import CACHE, header_mistakes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat

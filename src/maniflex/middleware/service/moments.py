@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from maniflex.middleware.arguments import plain_value, typed_value
 from maniflex.middleware.service.service_entry import ServiceEntry, set_value
-from maniflex.middleware.typed_values import plain_value, typed_value
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check, RowChange, RowCheck
 from maniflex.pipeline.context import Context

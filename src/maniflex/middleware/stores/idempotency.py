@@ -18,17 +18,19 @@ from maniflex.db.current import execute_separately, write_separately
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
-from maniflex.middleware.stores.model import IdempotencyKeyRow
-from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim, StoreUnavailable
-from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import SqlForm
-from maniflex.middleware.stores.units import (
+from maniflex.middleware.stores.port import (
     SECOND,
+    ClaimState,
+    Duration,
+    KeyClaim,
+    StoreUnavailable,
     hash_key,
     length_of,
     nanoseconds,
     nanoseconds_after,
 )
+from maniflex.middleware.stores.redis_form import RedisForm
+from maniflex.middleware.stores.sql_form import IdempotencyKeyRow, SqlForm
 from maniflex.sql.statement import LookupText, Sql, by_dialect
 
 _MILLISECOND = 1_000_000

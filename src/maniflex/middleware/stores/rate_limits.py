@@ -12,11 +12,17 @@ from typing import Any
 
 from maniflex._arguments import explain_class
 from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
-from maniflex.middleware.stores.model import RateLimitRow
-from maniflex.middleware.stores.port import Duration, Taken
+from maniflex.middleware.stores.port import (
+    SECOND,
+    Duration,
+    Taken,
+    hash_key,
+    length_of,
+    nanoseconds,
+    seconds_of,
+)
 from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import SqlForm
-from maniflex.middleware.stores.units import SECOND, hash_key, length_of, nanoseconds, seconds_of
+from maniflex.middleware.stores.sql_form import RateLimitRow, SqlForm
 
 _ROUNDED = 600 * SECOND  # rows are swept up to ten minutes late, and their index changes as seldom
 _MOST_BUCKETS = 100_000  # of one process

@@ -23,8 +23,8 @@ from maniflex.db.current import read_current, write_separately
 from maniflex.db.port import Adapter
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.form import Home, StoreForm
-from maniflex.middleware.stores.model import StoreRealmRow
 from maniflex.middleware.stores.port import StoreUnavailable
+from maniflex.middleware.stores.sql_form import StoreRealmRow
 from maniflex.sql.statement_files import load
 
 PATIENCE = 5.0  # seconds for a command

@@ -6,16 +6,20 @@ server.pipeline.validate.register(validate.date_range("starts_on", "ends_on"), m
 """
 
 from maniflex._arguments import explain_section
-from maniflex.middleware.validate.field_rules import forbidden_values, regex_field
-from maniflex.middleware.validate.gates import field_role, restrict_field
-from maniflex.middleware.validate.locales import require_locale
 from maniflex.middleware.validate.lookups import exists, unique_field
-from maniflex.middleware.validate.precision import numeric_precision
 from maniflex.middleware.validate.row_rules import (
     cross_field,
     date_range,
     require_at_least_one,
     require_when,
+)
+from maniflex.middleware.validate.rule_entry import (
+    field_role,
+    forbidden_values,
+    numeric_precision,
+    regex_field,
+    require_locale,
+    restrict_field,
 )
 
 __all__ = [

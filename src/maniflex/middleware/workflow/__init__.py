@@ -13,11 +13,12 @@ server.pipeline.validate.register(status, models=[Invoice])
 """
 
 from maniflex._arguments import explain_section
-from maniflex.middleware.workflow.machine import Machine, machine
-from maniflex.middleware.workflow.rules import (
+from maniflex.middleware.workflow.machine import (
+    Machine,
     allow,
     allow_any,
     allow_initial,
+    machine,
     on_transition,
     require_role,
 )
