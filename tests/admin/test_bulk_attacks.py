@@ -10,9 +10,8 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, field
 from maniflex.admin import ModelAdmin
-from maniflex.admin.tables import AdminEvent, AdminUser
+from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
 from maniflex.admin.transfer_runs import InRequest
-from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.errors import Fatal
 from maniflex.middleware import db
 from maniflex.testing import FakeClock

@@ -5,8 +5,7 @@ from __future__ import annotations
 from maniflex import Server
 from maniflex.admin import ModelAdmin
 from maniflex.admin.pages import panel_routes
-from maniflex.admin.tables import AdminEvent
-from maniflex.admin.transfer_tables import AdminTransfer
+from maniflex.admin.tables import AdminEvent, AdminTransfer
 from maniflex.background.runs.model import WorkflowRun
 from tests.kit.panel import Browser, add_superuser, visiting
 from tests.kit.workshop import Order, Workshop

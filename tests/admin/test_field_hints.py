@@ -12,7 +12,7 @@ from pydantic import Field
 
 from maniflex import Model, Server, field, file
 from maniflex.admin import ModelAdmin
-from maniflex.admin.html_pattern import html_pattern
+from maniflex.admin.form_fields import html_pattern
 from maniflex.testing import client
 from tests.admin.test_forms import PNG, controls_of
 from tests.kit.chromium import chromium

@@ -255,7 +255,7 @@ async def test_export_is_that_of_the_api(database_url: str) -> None:
 
 def test_every_kind_of_field_has_a_cell_a_filter_and_a_widget() -> None:
     from maniflex.admin.cells import _CELLS
-    from maniflex.admin.filters import _KINDS
+    from maniflex.admin.lists import _KINDS
     from maniflex.admin.widgets import WIDGETS
 
     for table in (_CELLS, _KINDS, WIDGETS):

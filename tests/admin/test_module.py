@@ -9,14 +9,14 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from maniflex.admin.script_texts import SCRIPT_TEXTS, SHARED_KEYS
+from maniflex.admin.texts import SCRIPT_TEXTS, SHARED_KEYS
 from tests.kit.chromium import Watch
 from tests.kit.panel_site import PanelSite, serve_site, sign_in
 from tests.kit.workshop import OPERATIONS
 
 APP = """
 from maniflex import Model, field
-from maniflex.admin.script_texts import SCRIPT_TEXTS, SHARED_KEYS
+from maniflex.admin.texts import SCRIPT_TEXTS, SHARED_KEYS
 from tests.kit.bookshop import Author, Book, BookTag, Tag
 from tests.kit.workshop import Workshop
 

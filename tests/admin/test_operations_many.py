@@ -11,8 +11,7 @@ import pytest
 from maniflex import Context, Next, Server
 from maniflex.admin import Operations
 from maniflex.admin.operations import many
-from maniflex.admin.tables import AdminEvent, AdminUser
-from maniflex.admin.transfer_tables import AdminTransfer
+from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.errors import Fatal

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from maniflex.admin.operations.due_times import next_times
+from maniflex.admin.operations.schedules import next_times
 from maniflex.background.processes.model import WorkProcess
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.testing import FakeClock

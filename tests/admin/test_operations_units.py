@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from maniflex.admin.operations.masking import MASK, SECRET_NAMES, LostMask, mask, unmask
-from maniflex.admin.operations.plots import axis_of, draw_bars, write_number, write_seconds
-from maniflex.admin.operations.timeline import WIDTH, draw_timeline
+from maniflex.admin.operations.desk import MASK, SECRET_NAMES, LostMask, mask, unmask
+from maniflex.admin.operations.overview import axis_of, draw_bars, write_number, write_seconds
+from maniflex.admin.operations.run_page import WIDTH, draw_timeline
 from maniflex.background.processes.overview import WaitFacts, describe_wait
 from maniflex.background.runs.model import Status, WorkflowRun
 

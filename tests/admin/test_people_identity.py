@@ -15,8 +15,7 @@ import httpx
 
 from maniflex import AuthInfo, Context, Model, Operation, Server, field
 from maniflex.admin import AdminContext, ModelAdmin, Number
-from maniflex.admin.tables import AdminEvent, AdminSession, AdminView
-from maniflex.admin.transfer_tables import AdminTransfer
+from maniflex.admin.tables import AdminEvent, AdminSession, AdminTransfer, AdminView
 from maniflex.middleware import auth, db
 from tests.kit.panel import Browser, is_about_people, panel_paths, text_of, visiting
 

@@ -6,7 +6,7 @@ import pytest
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Next, Operation, Server, field, file
 from maniflex.admin import ModelAdmin
-from maniflex.admin.markdown import render_markdown
+from maniflex.admin.cells import render_markdown
 from maniflex.admin.tables import AdminEvent
 from maniflex.middleware import auth, db
 from tests.kit.attacks import ATTACKS

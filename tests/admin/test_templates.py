@@ -11,7 +11,7 @@ import pytest
 from jinja2 import Environment, nodes
 
 from maniflex.admin.layout import Layout
-from maniflex.admin.operations.tabs import Tab
+from maniflex.admin.operations.desk import Tab
 from maniflex.admin.rendering import make_environment, render
 from maniflex.admin.texts import Texts
 from tests.kit.bookshop import make_shop

@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from maniflex import Operation, Server
 from maniflex.admin import AdminContext
-from maniflex.admin.tables import AdminEvent, AdminUser
-from maniflex.admin.transfer_tables import AdminTransfer
+from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
 from maniflex.errors import Conflict, Fatal
 from tests.admin.test_transfer_bulk import Task, fill, look, make_server, perform
 from tests.kit.panel import visiting

@@ -13,7 +13,7 @@ import pytest
 
 from maniflex import Model, Server, field
 from maniflex.admin import ModelAdmin
-from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferPiece
+from maniflex.admin.tables import AdminTransfer, AdminTransferPiece
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, TextForm, UnreadableFile
 from tests.kit.panel import Browser, text_of, visiting

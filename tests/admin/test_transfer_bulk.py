@@ -8,9 +8,8 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field
 from maniflex.admin import ModelAdmin
-from maniflex.admin.tables import AdminEvent, AdminUser
+from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
 from maniflex.admin.transfer_runs import InRequest
-from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
 from tests.kit.cut_off import cut_off, expect_cut_off

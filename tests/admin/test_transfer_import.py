@@ -14,9 +14,14 @@ import pytest
 
 from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.admin import ModelAdmin
-from maniflex.admin.tables import AdminEvent, AdminUser
+from maniflex.admin.tables import (
+    AdminEvent,
+    AdminTransfer,
+    AdminTransferPiece,
+    AdminTransferRefusal,
+    AdminUser,
+)
 from maniflex.admin.transfer_runs import InRequest, TransferRunner
-from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferPiece, AdminTransferRefusal
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
 from maniflex.testing import FakeClock

@@ -10,9 +10,8 @@ import pytest
 
 from maniflex import AuthInfo, Context, Model, Next, Server, WithDeletedAt, field, has_many
 from maniflex.admin import AdminContext, Inline, ModelAdmin
-from maniflex.admin.tables import AdminEvent
+from maniflex.admin.tables import AdminEvent, AdminTransfer
 from maniflex.admin.transfer_runs import InRequest
-from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.middleware import auth, db, service
 from tests.kit.panel import Browser, runner_of, text_of, visiting
 

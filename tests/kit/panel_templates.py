@@ -14,10 +14,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import maniflex.admin
 from maniflex.admin.cells import Cell
-from maniflex.admin.controls import Control
 from maniflex.admin.file_fields import FileItem
-from maniflex.admin.filters import FilterControl
-from maniflex.admin.inline_changes import InlineChange
+from maniflex.admin.inlines import InlineChange
+from maniflex.admin.lists import FilterControl
+from maniflex.admin.widgets import Control
 
 TEMPLATES = Path(maniflex.admin.__file__).parent / "templates"
 HOSTILE = '"><script>window.marker=1</script>'

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maniflex.admin.parts import time_zones
-from maniflex.admin.route import PanelRoute, own, show
-from maniflex.admin.session import COOKIE
+from maniflex.admin.superusers import COOKIE
 from maniflex.admin.tables import AdminSession
-from maniflex.admin.visit import THEME_COOKIE, ZONE_COOKIE, Visit
+from maniflex.admin.visit import THEME_COOKIE, ZONE_COOKIE, PanelRoute, Visit, own, show
 from maniflex.errors import Abort, DeclarationError, NotFound
 from maniflex.middleware.auth.passwords import verify_password
 from maniflex.pipeline.response import Response

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from maniflex.admin.controls import Control
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.form_fields import form_fields, setting_of
-from maniflex.admin.names import title_of
-from maniflex.admin.pickers import NO_PICKER, label_controls, pickers_to
-from maniflex.admin.site import ModelSite, Sites
-from maniflex.admin.widgets import WIDGETS, UnreadableText
+from maniflex.admin.search import NO_PICKER, label_controls, pickers_to
+from maniflex.admin.site import ModelSite, Sites, title_of
+from maniflex.admin.widgets import WIDGETS, Control, UnreadableText
 from maniflex.model.field import RELATION_KEYWORD
 from maniflex.model.meta import Kind
 from maniflex.model.registry import models_by_key, unknown_model

@@ -17,14 +17,12 @@ from maniflex.admin.action_forms import (
 )
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import Refusal
-from maniflex.admin.controls import Control, words_beside
 from maniflex.admin.declare import AdminAction, Message, Redirect
-from maniflex.admin.names import title_of
 from maniflex.admin.person import AdminContext
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import PanelRoute, act
-from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import PanelRoute, Visit, act
+from maniflex.admin.widgets import Control, words_beside
 from maniflex.errors import NotFound
 from maniflex.features.actions import Action
 from maniflex.pipeline.response import Response

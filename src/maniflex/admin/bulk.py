@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maniflex.admin.form_fields import is_settable
-from maniflex.admin.names import title_of
-from maniflex.admin.site import ModelSite
+from maniflex.admin.site import ModelSite, title_of
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.pipeline.operation import Operation
 

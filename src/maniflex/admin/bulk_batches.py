@@ -13,9 +13,9 @@ from maniflex.admin.call import Api
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.person import AdminContext
 from maniflex.admin.site import ModelSite
+from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of, require_permission
-from maniflex.admin.transfer_tables import AdminTransfer
-from maniflex.admin.transfer_target import reply_of
+from maniflex.admin.transfers import reply_of
 from maniflex.errors import LeaseLost, RequestError
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.steps.browse import PageRequest

@@ -19,11 +19,9 @@ from maniflex.admin.call import ApiAnswer
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.deletes import MOST_COUNTED, Consequence, consequences_of
 from maniflex.admin.list_query import api_query, read_list_query
-from maniflex.admin.names import title_of
-from maniflex.admin.pickers import read_labels
-from maniflex.admin.route import act
-from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
+from maniflex.admin.search import read_labels
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import Visit, act
 from maniflex.db.unrolled import trial
 from maniflex.errors import Abort, NotFound
 from maniflex.pipeline.response import Response

@@ -9,12 +9,11 @@ from typing import Any
 from maniflex.admin.api_actions import ActionView
 from maniflex.admin.bulk import settable_fields
 from maniflex.admin.cells import as_text
-from maniflex.admin.controls import Control, FormInput, input_name, key_at
 from maniflex.admin.form_fields import make_control, read_form
-from maniflex.admin.names import title_of
-from maniflex.admin.pickers import label_controls, pickers_of, read_labels
-from maniflex.admin.site import ModelSite
+from maniflex.admin.search import label_controls, pickers_of, read_labels
+from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit
+from maniflex.admin.widgets import Control, FormInput, input_name, key_at
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.pipeline.response import Response

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.lists import total_text
-from maniflex.admin.names import title_of
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import PanelRoute, act
-from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import PanelRoute, Visit, act
 from maniflex.errors import NotFound
 from maniflex.model.meta import OnDelete, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, TypeAdapter
+
+from maniflex._callables import cache_by_class
 from maniflex.admin.cells import as_text
-from maniflex.admin.controls import Control, FormInput, input_name, key_at
-from maniflex.admin.file_fields import file_item, file_items, is_file_list, read_files
-from maniflex.admin.file_sizes import size_text
-from maniflex.admin.html_pattern import html_pattern
-from maniflex.admin.names import title_of
-from maniflex.admin.nested import MISSING, has_parts, part_controls, read_parts
-from maniflex.admin.pickers import NO_PICKER, Picker
-from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite
-from maniflex.admin.widgets import WIDGETS, Setting, UnreadableText, means_the_same
+from maniflex.admin.file_fields import file_item, file_items, is_file_list, read_files, size_text
+from maniflex.admin.json_text import read_json_text
+from maniflex.admin.search import NO_PICKER
+from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite, title_of
+from maniflex.admin.texts import Texts
+from maniflex.admin.widgets import (
+    WIDGETS,
+    Control,
+    FormInput,
+    Setting,
+    UnreadableText,
+    input_name,
+    key_at,
+    means_the_same,
+)
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta
 
 if TYPE_CHECKING:
+    from maniflex.admin.search import Picker
     from maniflex.admin.visit import Visit
+
 
 _MOST_RADIOS = 4
 
@@ -364,3 +379,242 @@ def has_null_switch(site: ModelSite, field_meta: FieldMeta) -> bool:
         and not field_meta.writeonly
         and "file" not in field_meta.extra
     )
+
+
+# The pattern of a field → the `pattern` of its control, where that means the same to a browser.
+#
+# A field's pattern may match anywhere in the text; that of a control is JavaScript's, with the flag `v`,
+# and has to match the whole text. What the two read differently (`\d`, `\w`, `\b`, flags, look-around,
+# names) is left to the server.
+#
+# >>> html_pattern("^[a-z0-9-]+$"), html_pattern("@"), html_pattern(r"^\d+$")
+# ('[a-z0-9\\-]+', '[^]*(?:@)[^]*', None)
+
+
+_QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\})\??(?![*+?{])")
+_CLASS = re.compile(r"\[(\^?)((?:\\[^\w\s]|[^\\\[\]])+)\]")
+_ITEM = re.compile(r"\\(.)|(.)", re.DOTALL)
+# These stand for themselves in a class of JavaScript only behind a backslash.
+_PUNCTUATION = frozenset("()[]{}/-\\|&!#%*+,.:;<=>?@^`~$")
+_SYNTAX = frozenset("^$\\.*+?()[]{}|/")
+_EVERYTHING = "[^]*"
+
+
+class _Untranslatable(Exception):
+    """It means something else in JavaScript, or nothing."""
+
+
+def html_pattern(pattern: str) -> str | None:
+    """The same for a control, or None where there is no such pattern."""
+    is_start, is_end = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern[is_start : len(pattern) - is_end]
+    try:
+        tokens = list(_tokens(inner))
+    except _Untranslatable:
+        return None
+    body = "".join(tokens)
+    has_choice = any(token == "|" and not depth for token, depth in _with_depth(tokens))
+    if is_start and is_end and not has_choice:
+        return body
+    if (is_start or is_end) and has_choice:
+        return None  # `^a|b$`: each anchor belongs to one of the two
+    return f"{'' if is_start else _EVERYTHING}(?:{body}){'' if is_end else _EVERYTHING}"
+
+
+def _with_depth(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Each part with the number of groups around it."""
+    depth = 0
+    for token in tokens:
+        depth += token in ("(", "(?:")
+        depth -= token == ")"
+        yield token, depth
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """The parts of a pattern, each as JavaScript writes it."""
+    place, can_repeat = 0, False
+    while place < len(text):
+        letter = text[place]
+        if can_repeat and (repeat := _QUANTIFIER.match(text, place)):
+            yield repeat[0]
+            place, can_repeat = repeat.end(), False
+            continue
+        if letter == "[" and (group := _CLASS.match(text, place)):
+            yield f"[{group[1]}{_class_items(group[2])}]"
+            place, can_repeat = group.end(), True
+            continue
+        if letter == "\\" and text[place + 1 : place + 2] in _SYNTAX | {"-"}:
+            yield text[place + 1] if text[place + 1] == "-" else text[place : place + 2]
+            place, can_repeat = place + 2, True
+            continue
+        if letter == "(":
+            opening = "(?:" if text.startswith("(?:", place) else "("
+            if opening == "(" and text.startswith("(?", place):
+                raise _Untranslatable
+            yield opening
+            place, can_repeat = place + len(opening), False
+            continue
+        if letter in _SYNTAX - set(".)|/"):
+            raise _Untranslatable
+        yield "[^\\n]" if letter == "." else letter
+        place, can_repeat = place + 1, letter != "|"
+
+
+def _class_items(text: str) -> str:
+    """What stands between brackets; a `-` between two letters is a range, any other stands for itself."""
+    if any(pair in text for pair in ("&&", "--", "~~")):
+        raise _Untranslatable  # of several sets, to the server
+    letters = [(match[1] or match[2], match[1] is not None) for match in _ITEM.finditer(text)]
+    parts: list[str] = []
+    place = 0
+    while place < len(letters):
+        first, _ = letters[place]
+        if place + 2 < len(letters) and letters[place + 1] == ("-", False):
+            parts.append(f"{_escape(first)}-{_escape(letters[place + 2][0])}")
+            place += 3
+        else:
+            parts.append(_escape(first))
+            place += 1
+    return "".join(parts)
+
+
+def _escape(letter: str) -> str:
+    return f"\\{letter}" if letter in _PUNCTUATION else letter
+
+
+# Fields whose type is a dataclass or a pydantic model: a control for each of its parts.
+#
+# Parts are called `f.<field>.<part>`. What nobody touched keeps its value and spelling, and so do keys of
+# the stored value that the type does not know.
+
+
+MISSING: Any = object()
+_KINDS = {"boolean": "bool", "integer": "text", "number": "text", "string": "text"}
+_NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    name: str
+    control: str
+    options: Sequence[str]
+    is_required: bool
+    is_nullable: bool
+    is_number: bool
+
+
+def has_parts(field: FieldMeta) -> bool:
+    """Whether a form shows the parts of the field instead of its JSON."""
+    kind = field.type
+    is_known = isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, BaseModel))
+    return field.kind is Kind.JSON and is_known and bool(_parts(kind))
+
+
+@cache_by_class
+def _parts(kind: type) -> tuple[_Part, ...]:
+    """The parts of a type; none of one that is edited as JSON."""
+    try:
+        schema = TypeAdapter(kind).json_schema()
+    except Exception:  # a type that has no schema
+        return ()
+    required_names = set(schema.get("required", ()))
+    parts = []
+    for name, part in schema.get("properties", {}).items():
+        shapes = [_resolve(schema, one) for one in (part, *part.get("anyOf", ()), *part.get("allOf", ()))]
+        kinds = [str(one["type"]) for one in shapes if "type" in one]
+        options = next((tuple(map(str, one["enum"])) for one in shapes if "enum" in one), ())
+        plain = next((one for one in kinds if one != "null"), "")
+        control = "choice" if options else _KINDS.get(plain, "code")
+        if control == "bool" and "null" in kinds:
+            control, options = "choice", ("true", "false")
+        parts.append(
+            _Part(
+                name=name,
+                control=control,
+                options=options,
+                is_required=name in required_names,
+                is_nullable="null" in kinds,
+                is_number=plain in ("integer", "number"),
+            )
+        )
+    return tuple(parts)
+
+
+def part_names(field: FieldMeta) -> list[str]:
+    """What errors call the parts of a field: `address.city`."""
+    return [f"{field.api}.{part.name}" for part in _parts(field.type)] if has_parts(field) else []
+
+
+def _resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = str(part.get("$ref", "")).rpartition("/")[2]
+    target: Mapping[str, Any] = schema.get("$defs", {}).get(name, part)
+    return target
+
+
+def _text(value: Any, control: str) -> str:
+    if value is None:
+        return ""
+    if control == "code":
+        return json.dumps(value, ensure_ascii=False, indent=2)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def part_controls(
+    field: FieldMeta, value: Any, texts: Mapping[str, str] | None, errors: Mapping[str, Any]
+) -> Iterator[Control]:
+    """The controls of the parts, with what is stored or with the texts that were typed."""
+    values = value if isinstance(value, Mapping) else {}
+    for part in _parts(field.type):
+        key = f"{field.api}.{part.name}"
+        text = _text(values.get(part.name), part.control) if texts is None else texts.get(f"f.{key}", "")
+        if part.control == "bool" and texts is not None:
+            text = "true" if text else "false"
+        yield Control(
+            kind=part.control,
+            name=key,
+            label=title_of(part.name),
+            text=text,
+            required=part.is_required and not part.is_nullable,
+            options=[(one, one) for one in part.options],
+            can_be_empty=part.is_nullable or not part.is_required,
+            errors=tuple(errors.get(key, ())),
+        )
+
+
+def read_parts(field: FieldMeta, base: Any, texts: Mapping[str, str], say: Texts) -> Any:
+    """The value with the parts that were changed; `MISSING` when none was; `UnreadableText` for none."""
+    values = dict(base) if isinstance(base, Mapping) else {}
+    is_changed = False
+    for part in _parts(field.type):
+        name = part.name
+        text = texts.get(f"f.{field.api}.{name}")
+        before = _text(values.get(name), part.control)
+        if part.control == "bool":
+            text, before = ("true" if text else "false"), before or "false"
+        if text is None or text.replace("\r\n", "\n") == before:
+            continue
+        is_changed = True
+        if not text and (part.is_nullable or not part.is_required):
+            values.pop(name, None)
+            values |= {name: None} if part.is_nullable else {}
+        else:
+            values[name] = _read(part, text, say)
+    return values if is_changed else MISSING
+
+
+def _read(part: _Part, text: str, say: Texts) -> Any:
+    """A part of its own type, as far as its text says; the rules of the type are the API's to apply."""
+    if text in ("true", "false") and part.control in ("bool", "choice"):
+        return text == "true"
+    if part.control == "code":
+        try:
+            return read_json_text(text)
+        except ValueError as error:
+            raise UnreadableText(str(error), part=part.name) from None
+    if part.is_number:
+        number = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+        if not math.isfinite(number):
+            raise UnreadableText(say("no_number"), part=part.name)
+        plain = text.strip()
+        return int(plain) if plain.lstrip("+-").isdigit() else number
+    return text

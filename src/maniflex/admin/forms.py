@@ -8,18 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.admin.controls import Control, FormInput
-from maniflex.admin.file_sizes import note_files
-from maniflex.admin.form_fields import form_fields, initial_values, make_control
-from maniflex.admin.inlines import InlineView, inline_views
-from maniflex.admin.junctions import link_controls
-from maniflex.admin.names import title_of
-from maniflex.admin.nested import part_names
-from maniflex.admin.pickers import label_controls, pickers_of
+from maniflex.admin.file_fields import note_files
+from maniflex.admin.form_fields import form_fields, initial_values, make_control, part_names
+from maniflex.admin.inlines import InlineView, inline_views, link_controls
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import show
-from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
+from maniflex.admin.search import label_controls, pickers_of
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import Visit, show
+from maniflex.admin.widgets import Control, FormInput
 from maniflex.errors import Forbidden, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation

@@ -7,19 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from maniflex.admin.cells import as_text, cell
+from maniflex.admin.cells import as_text, cell, diff_words
 from maniflex.admin.form_fields import form_fields, is_fixed
 from maniflex.admin.forms import render_form
 from maniflex.admin.list_query import read_number
-from maniflex.admin.names import title_of
 from maniflex.admin.people import people_names
-from maniflex.admin.pickers import read_labels
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import act, show
 from maniflex.admin.saving import save_values
-from maniflex.admin.site import ModelSite
-from maniflex.admin.text_diff import diff_words
-from maniflex.admin.visit import Visit
+from maniflex.admin.search import read_labels
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import Visit, act, show
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.model.meta import Kind
 from maniflex.pipeline.operation import Operation

@@ -9,16 +9,13 @@ from typing import Any
 
 from starlette.datastructures import UploadFile
 
-from maniflex.admin.names import title_of
-from maniflex.admin.route import act, show
-from maniflex.admin.site import ModelSite
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_runs import make_importer, panel_fields, panel_keys
 from maniflex.admin.transfer_start import start_import
-from maniflex.admin.transfer_tables import AdminTransfer
-from maniflex.admin.transfer_target import ApiTarget
-from maniflex.admin.transfer_views import TransferLine, transfer_line
-from maniflex.admin.transfers import LARGEST_FILE, PIECE
-from maniflex.admin.visit import Visit
+from maniflex.admin.transfers import LARGEST_FILE, PIECE, ApiTarget
+from maniflex.admin.transfers_page import TransferLine, transfer_line
+from maniflex.admin.visit import Visit, act, show
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation

@@ -7,20 +7,20 @@ what was typed into them is read and stored by `inline_saving`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
-from maniflex.admin.controls import Control, FormInput
+from maniflex.admin.call import ApiAnswer
 from maniflex.admin.declare import Inline, ModelAdmin, name_of
 from maniflex.admin.form_fields import form_fields, initial_values, make_control
-from maniflex.admin.inline_changes import InlineTable
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.lists import read_page
-from maniflex.admin.names import title_of
-from maniflex.admin.pickers import label_controls, pickers_of
-from maniflex.admin.site import ModelSite
+from maniflex.admin.search import Picker, label_controls, pickers_of
+from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit
+from maniflex.admin.widgets import Control, FormInput
 from maniflex.db.backed_store import why_apart
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation
@@ -258,3 +258,172 @@ def read_row_values(visit: Visit, place: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
+
+
+# Rows of a form that are stored with its record, and what happens to each.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InlineTable:
+    """Records of another model that the form of a record shows as rows."""
+
+    name: str  # of the relation
+    child: ModelSite
+    key: FieldMeta  # holds the id of the record they belong to
+    fields: Sequence[FieldMeta]
+    max_rows: int
+    pickers: Mapping[str, Picker] = field(default_factory=dict)  # of the records that rows refer to
+    stamped: frozenset[str] = frozenset()  # fields that a new row gets from scope rules
+    kept: frozenset[str] = frozenset()  # fields of rows that are there, which scope rules keep as they are
+
+    def place(self, index: int) -> str:
+        """What the names of a row's controls begin with."""
+        return f"inline.{self.name}.{index}"
+
+
+class InlineStep(IntEnum):
+    """What happens to a row, in the order in which it does: a removed one makes room for unique values."""
+
+    DELETE = 0
+    UPDATE = 1
+    CREATE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineChange:
+    """A row that is stored, changed or removed."""
+
+    step: InlineStep
+    table: InlineTable
+    place: str
+    id: str
+    values: Mapping[str, Any]
+    base_values: Mapping[str, Any]
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the panel of the row's model lets this be done; the API says what the person may."""
+        child = self.table.child
+        match self.step:
+            case InlineStep.CREATE:
+                return child.can_create
+            case InlineStep.UPDATE:
+                return child.can_edit
+            case InlineStep.DELETE:
+                return child.can_delete
+
+
+# Many-to-many relations in forms: ids, kept as records of the junction by its own pipeline.
+
+
+MOST_LINKS = 200
+
+
+def _is_editable(visit: Visit, relation: RelationMeta) -> bool:
+    sites = visit.panel.sites
+    junction = sites.with_routes.get(relation.through or "")
+    return bool(
+        junction is not None
+        and junction.can_create
+        and junction.can_delete
+        and relation.target in sites.by_name
+        and relation.key
+        and relation.far_key
+        and not junction_fields(junction, relation)  # those are rows of the form
+    )
+
+
+async def _rows(visit: Visit, relation: RelationMeta, record_id: str) -> list[Mapping[str, Any]] | None:
+    """The junction's records of one record; None when they may not be listed or are too many for a form."""
+    junction = visit.panel.sites.with_routes[relation.through or ""]
+    page = PageRequest(MOST_LINKS, filters=((relation.key or "", "eq", record_id),))
+    answer = await visit.api.page(junction, (), page)
+    return None if not answer.ok or page.more else list(answer.data)
+
+
+async def link_controls(
+    visit: Visit, site: ModelSite, record: Mapping[str, Any] | None, form_input: FormInput | None
+) -> list[Control]:
+    """A control for each relation through a junction that this person may change."""
+    controls = []
+    for relation in site.links:
+        if not _is_editable(visit, relation):
+            continue
+        junction = visit.panel.sites.with_routes[relation.through or ""]
+        if not await visit.api.may(junction, Operation.CREATE) or not await visit.api.may(
+            junction, Operation.LIST
+        ):
+            continue
+        ids: list[str] = []
+        first_ids: Collection[str] = ids
+        if form_input is not None:
+            ids, first_ids = _typed_ids(visit, relation), _base_ids(visit, relation)
+        elif record is not None:
+            rows = await _rows(visit, relation, str(record.get("id", "")))
+            if rows is None:
+                continue
+            far = junction.meta.by_name[relation.far_key or ""].api
+            first_ids = ids = [str(row[far]) for row in rows if far in row]
+        picker = (await pickers_of(visit, [relation]))[relation.target]
+        controls.append(
+            Control(
+                kind="links",
+                name=relation.name,
+                label=title_of(relation.name),
+                text="\n".join(ids),
+                base_ids=" ".join(sorted(first_ids)),
+                help=visit.t("one_id_per_line"),
+                errors=() if form_input is None else tuple(form_input.errors.get(relation.name, ())),
+                pick_url=picker.pick_url,
+                new_url=picker.new_url,
+                new_label=picker.new_label,
+            )
+        )
+    return controls
+
+
+def _typed_ids(visit: Visit, relation: RelationMeta) -> list[str]:
+    """The ids of a control: one on each line, or one in each of several controls."""
+    texts = visit.form_texts(f"f.{relation.name}")
+    return list(dict.fromkeys(one for text in texts for one in text.split()))
+
+
+def _base_ids(visit: Visit, relation: RelationMeta) -> set[str]:
+    """The ids that the form was opened with; a copy begins with none."""
+    return (
+        set() if visit.form_text("_then") == "copy" else set(visit.form_text(f"seen.{relation.name}").split())
+    )
+
+
+def read_links(visit: Visit, site: ModelSite, form_input: FormInput) -> None:
+    """The ids of each relation whose control was changed."""
+    for relation in site.links:
+        name = f"f.{relation.name}"
+        if _is_editable(visit, relation) and name in visit.form:
+            ids = _typed_ids(visit, relation)
+            if set(ids) != _base_ids(visit, relation):
+                form_input.links[relation.name] = ids
+
+
+async def save_links(
+    visit: Visit, site: ModelSite, record_id: str, form_input: FormInput
+) -> ApiAnswer | None:
+    """Add and remove records of the junctions; the refusal of the first that may not be."""
+    for name, ids in form_input.links.items():
+        relation = site.meta.relations[name]
+        junction = visit.panel.sites.with_routes[relation.through or ""]
+        own = junction.meta.by_name[relation.key or ""].api
+        far = junction.meta.by_name[relation.far_key or ""].api
+        rows = await _rows(visit, relation, record_id) or []
+        ids_by_target = {str(row[far]): str(row["id"]) for row in rows}
+        before = _base_ids(visit, relation)  # links that somebody else made or removed since then stay so
+        for other in (one for one in ids if one not in ids_by_target and one not in before):
+            answer = await visit.api.ask("POST", visit.api.path(junction), json={own: record_id, far: other})
+            if not answer.ok:
+                form_input.errors.setdefault(name, []).append(f"{other}: {answer.message}")
+                return answer
+        for other in (one for one in ids_by_target if one in before and one not in ids):
+            answer = await visit.api.ask("DELETE", visit.api.path(junction, ids_by_target[other]))
+            if not answer.ok:
+                return answer
+    return None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
+from maniflex.admin.audit import find_events
 from maniflex.admin.bulk import BulkChoice, bulk_choices, bulk_fields, may_export, model_actions
 from maniflex.admin.call import MOST_COUNTED, ApiAnswer
 from maniflex.admin.cells import HIDDEN, NULL, Cell, cell, group_digits, is_number
-from maniflex.admin.file_fields import file_item, file_items
-from maniflex.admin.file_sizes import note_files
-from maniflex.admin.filters import FilterControl, filter_controls, label_of_term
+from maniflex.admin.file_fields import file_item, file_items, note_files
 from maniflex.admin.form_fields import is_settable
 from maniflex.admin.list_query import (
+    PERIODS,
+    FilterTerm,
     ListQuery,
     api_query,
     read_list_query,
@@ -23,9 +25,7 @@ from maniflex.admin.list_query import (
     sort_field,
     write_place,
 )
-from maniflex.admin.names import title_of
-from maniflex.admin.site import ModelSite
-from maniflex.admin.trash import deleters_of
+from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.views import SavedView
 from maniflex.admin.visit import Visit
 from maniflex.errors import InvalidQuery, NotFound
@@ -387,3 +387,154 @@ def total_text(visit: Visit, total: int | None, most: int = MOST_COUNTED) -> str
         return ""
     number = f"{group_digits(str(most))}+" if total > most else group_digits(str(total))
     return visit.t("record_count" if total != 1 else "record_count_one", count=number)
+
+
+# The controls above a list: one for each filterable field, by its kind.
+
+
+_SIGNS = {
+    "eq": "=", "neq": "≠", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "since": "since",
+    "is_null": "is null", "not_null": "is not null", "contains": "contains",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterControl:
+    """A control: `kind` chooses the markup; `values` has what is set, by parameter."""
+
+    kind: str  # choice, bool, text, number, date, key or null
+    name: str
+    label: str
+    values: dict[str, str]
+    options: Sequence[tuple[str, str]] = ()
+    pick_url: str = ""
+
+
+def filter_controls(visit: Visit, site: ModelSite, query: ListQuery) -> list[FilterControl]:
+    """One control for each field that can be filtered."""
+    values = {term.key: term.values[-1] for term in query.terms}
+    return [_control(visit, site, field, values) for field in site.filters if _can_ask(site, field)]
+
+
+def _can_ask(site: ModelSite, field: FieldMeta) -> bool:
+    """Whether the records can be asked by a control; a backend may take no operator of it."""
+    kind = _KINDS[field.kind]
+    return site.takes(*_OPERATORS.get(kind, ("eq",))) or (kind != "null" and site.takes("eq"))
+
+
+def _control(visit: Visit, site: ModelSite, field: FieldMeta, values: dict[str, str]) -> FilterControl:
+    name, label = f"f_{field.api}", title_of(field.api)
+    own = {key: value for key, value in values.items() if key == name or key.startswith(f"{name}~")}
+    relation = site.parents.get(field.name)
+    if relation is not None:
+        target = visit.panel.sites.by_name.get(relation.target)
+        url = visit.url("-", "pick", target.table) if target is not None else ""
+        return FilterControl(kind="key", name=name, label=label, values=own, pick_url=url)
+    if field.enum is not None:
+        options = [(str(value), str(value)) for value in field.enum]
+        return FilterControl(kind="choice", name=name, label=label, values=own, options=options)
+    options = [(key, visit.t(f"since_{key}")) for key in PERIODS] if field.kind in _DATES else []
+    kind = _KINDS[field.kind]
+    kind = kind if site.takes(*_OPERATORS.get(kind, ())) else "exact"
+    return FilterControl(kind=kind, name=name, label=label, values=own, options=options)
+
+
+_DATES = (Kind.DATE, Kind.DATETIME)
+# What a control asks with; others ask for a value itself.
+_OPERATORS = {
+    "text": ("contains",),
+    "number": ("gte", "lte"),
+    "date": ("gte", "lte", "lt"),
+    "null": ("not_null",),
+}
+_KINDS: dict[Kind, str] = {
+    Kind.TEXT: "text",
+    Kind.INT: "number",
+    Kind.FLOAT: "number",
+    Kind.DECIMAL: "number",
+    Kind.BOOL: "bool",
+    Kind.DATETIME: "date",
+    Kind.DATE: "date",
+    Kind.TIME: "exact",
+    Kind.UUID: "exact",
+    Kind.BYTES: "null",
+    Kind.JSON: "null",
+}
+
+
+def label_of_term(site: ModelSite, term: FilterTerm) -> str:
+    """A filter in words."""
+    name = ".".join(title_of(part) for part in term.name.split("."))
+    sign = _SIGNS.get(term.op, term.op.replace("_", " "))
+    if term.op in ("is_null", "not_null"):
+        return f"{name} {sign}"
+    return f"{name} {sign} {' or '.join(term.values)}"
+
+
+# The trash of a model: who deleted each record, as far as the audit tells a person.
+
+
+_SAME_REQUEST = timedelta(minutes=1)
+
+
+async def deleters_of(visit: Visit, site: ModelSite, records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The names of those who deleted these records in the panel, by id."""
+    times = {str(record["id"]): _time_of_deletion(site, record) for record in records if record.get("id")}
+    if not times:
+        return {}
+    filters = [
+        ("model", "eq", site.meta.name),
+        ("action", "eq", "delete"),
+        ("outcome", "eq", "ok"),
+        ("record_id", "in", list(times)),
+    ]
+    names: dict[str, str] = {}
+    for event in await find_events(visit, filters, 5 * len(times)):
+        moment = times[event.record_id]
+        # A record may have been deleted before, brought back, and deleted again outside the panel.
+        is_this_one = moment is None or abs(event.created_at - moment) < _SAME_REQUEST
+        if is_this_one:
+            names.setdefault(event.record_id, event.actor_name)
+    return names
+
+
+def _time_of_deletion(site: ModelSite, record: Mapping[str, Any]) -> datetime | None:
+    marker = site.meta.soft_delete
+    field = None if marker is None else site.meta.by_name.get(marker.field)
+    value = None if field is None else record.get(field.api)
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+# The records before and behind one in the list that it was opened from.
+
+
+async def neighbours_of(visit: Visit, site: ModelSite, record: Mapping[str, Any]) -> tuple[str, str]:
+    """The addresses of the record before and of the one behind; empty where there is none."""
+    text = visit.param("list")
+    if not site.is_walked:
+        return "", ""
+    try:
+        query = read_list_query(parse_qsl(text))
+        query = query if query.sort else replace(query, sort=site.admin.sort)
+        field = sort_field(site, query)
+        has_no_walk = query.trash or (query.q and site.is_searchable and not query.sort)
+        if has_no_walk or field.api not in record:
+            return "", ""
+        value = record[field.api]
+        token = write_place((str(value).lower() if isinstance(value, bool) else value, str(record["id"])))
+        place = read_place(token, field)
+        pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
+    except InvalidQuery:  # an address that was typed by hand
+        return "", ""
+    addresses = []
+    for backwards in (True, False):
+        oldest_first = query.sort in ("id", "id:asc")
+        page = PageRequest(1, after=place, backwards=backwards, oldest_first=oldest_first)
+        answer = await visit.api.page(site, pairs, page)
+        records = answer.data if answer.ok else []
+        more = {"list": text} if text else {}
+        addresses.append(visit.url(site.table, str(records[0]["id"]), **more) if records else "")
+    return addresses[0], addresses[1]

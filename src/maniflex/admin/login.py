@@ -13,10 +13,9 @@ from maniflex._client_address import caller_network
 from maniflex.admin import csrf
 from maniflex.admin.people import account_names
 from maniflex.admin.person import Person
-from maniflex.admin.route import PanelRoute
-from maniflex.admin.session import COOKIE, METHOD, identity_of, put_into_tenant, read_identity
+from maniflex.admin.superusers import COOKIE, METHOD, identity_of, put_into_tenant, read_identity
 from maniflex.admin.tables import AdminEvent, AdminSession
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import PanelRoute, Visit
 from maniflex.errors import Abort
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.response import Response

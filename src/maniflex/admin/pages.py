@@ -5,7 +5,7 @@ from __future__ import annotations
 from maniflex.admin import (
     account,
     api_actions,
-    audit_page,
+    audit,
     bulk_run,
     dashboard,
     deletes,
@@ -14,17 +14,17 @@ from maniflex.admin import (
     imports,
     login,
     records,
-    reveals,
     saving,
     search,
     tenants,
-    transfer,
     transfers_page,
-    views_page,
+    views,
 )
+from maniflex.admin import records as reveals
+from maniflex.admin import transfers_page as transfer
 from maniflex.admin.declare import Admin
 from maniflex.admin.operations import pages as operations
-from maniflex.admin.route import PanelRoute
+from maniflex.admin.visit import PanelRoute
 
 ROUTES: tuple[PanelRoute, ...] = (
     *login.ROUTES,
@@ -32,13 +32,13 @@ ROUTES: tuple[PanelRoute, ...] = (
     *tenants.ROUTES,
     *dashboard.ROUTES,
     *search.ROUTES,
-    *views_page.ROUTES,
-    *audit_page.ROUTES,
-    *transfer.ROUTES,
+    *views.ROUTES,
+    *audit.ROUTES,
+    *transfer.EXPORT_ROUTES,
     *imports.ROUTES,
     *transfers_page.ROUTES,
     *records.ROUTES,
-    *reveals.ROUTES,
+    *reveals.REVEAL_ROUTES,
     *forms.ROUTES,
     *saving.ROUTES,
     *deletes.ROUTES,

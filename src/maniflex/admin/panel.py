@@ -10,13 +10,11 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from maniflex.admin import csrf
-from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.layout import SECURITY_HEADERS, error_page
 from maniflex.admin.login import find_person
 from maniflex.admin.pages import panel_routes
 from maniflex.admin.parts import PanelParts
-from maniflex.admin.refusals import error_page
-from maniflex.admin.route import PanelRoute
-from maniflex.admin.visit import HTML, Visit
+from maniflex.admin.visit import HTML, PanelRoute, Visit
 from maniflex.db.current import OnPrimary
 from maniflex.errors import Abort, BodyTooLarge, NotFound
 from maniflex.http.routing import Router

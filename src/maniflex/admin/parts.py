@@ -8,15 +8,13 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from maniflex.admin.action_forms import ActionForms
-from maniflex.admin.assets import Assets
 from maniflex.admin.audit import Trail
 from maniflex.admin.call import PrivateRoutes
 from maniflex.admin.declare import Admin
 from maniflex.admin.operations.parts import DurableParts, rules_of
-from maniflex.admin.rendering import make_environment, render
-from maniflex.admin.session import Sessions
+from maniflex.admin.rendering import Assets, make_environment, render
 from maniflex.admin.site import Sites
-from maniflex.admin.superusers import Superusers
+from maniflex.admin.superusers import Sessions, Superusers
 from maniflex.admin.texts import Texts
 from maniflex.admin.transfers import Transfers
 from maniflex.admin.views import Views

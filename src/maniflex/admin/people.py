@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from maniflex.admin.audit_page import find_events
+from maniflex.admin.audit import find_events
 from maniflex.admin.declare import name_of
-from maniflex.admin.pickers import read_labels
+from maniflex.admin.search import read_labels
 
 if TYPE_CHECKING:
     from maniflex.admin.visit import Visit

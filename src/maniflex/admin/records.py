@@ -3,26 +3,107 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from maniflex.admin.api_actions import ActionButton, record_actions
+from maniflex.admin.audit import NothingStored
+from maniflex.admin.call import Refusal
 from maniflex.admin.cells import Cell, as_text
-from maniflex.admin.file_sizes import note_files
+from maniflex.admin.file_fields import is_file_list, note_files
 from maniflex.admin.forms import show_form
-from maniflex.admin.lists import show_list, shown_cell, total_text
-from maniflex.admin.names import title_of
-from maniflex.admin.neighbours import neighbours_of
-from maniflex.admin.previews import serve_file
+from maniflex.admin.list_query import read_number
+from maniflex.admin.lists import neighbours_of, show_list, shown_cell, total_text
 from maniflex.admin.reading import ask_record, read_deleted
-from maniflex.admin.route import show
-from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
-from maniflex.errors import NotFound
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import Visit, act, show
+from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+
+# Files of records: pictures inside the page, everything else as a download.
+
+
+_PICTURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_TELLING = 12  # bytes
+
+
+async def serve_file(visit: Visit) -> Response:
+    """A file of a record, by the API's own rules for reading it."""
+    site = visit.site()
+    field = site.meta.by_api.get(visit.params["field"])
+    if field is None or "file" not in field.extra or field.secret:
+        raise NotFound(visit.t("no_such_page"))
+    parts = () if site.is_singleton else (visit.params["id"],)
+    index = read_number(visit.param("index") or "0", 4)
+    if index is None:
+        raise NotFound(visit.t("no_such_record"))
+    place = (str(index),) if is_file_list(field) else ()
+    response = await visit.api.request("GET", visit.api.path(site, *parts, field.api, *place))
+    if response.status == 404:
+        raise NotFound(visit.t("no_such_record"))
+    if response.status >= 300:
+        raise Refusal(response)
+    content, rest = response.body or b"", response.stream
+    if rest is not None:
+        content = await _first_bytes(rest)
+    kind = kind_of(content)
+    headers = {
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "cache-control": "no-store",
+        "content-disposition": "inline" if kind else _attachment(response),
+    }
+    answer = Response(200, content_type=kind or "application/octet-stream", headers=headers)
+    if rest is None:
+        answer.body = content
+    else:
+        answer.stream = _whole(content, rest)
+    return answer
+
+
+async def _first_bytes(stream: AsyncGenerator[bytes, None]) -> bytes:
+    """As much of a file as tells its type."""
+    content = b""
+    async for chunk in stream:
+        content += chunk
+        if len(content) >= _TELLING:
+            break
+    return content
+
+
+async def _whole(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """A file as it is read; none is too large to be downloaded."""
+    try:
+        yield first
+        async for chunk in rest:
+            yield chunk
+    finally:
+        await rest.aclose()
+
+
+def kind_of(content: bytes) -> str:
+    """The type of a picture that browsers can be shown, by its first bytes; empty for everything else."""
+    for start, kind in _PICTURES:
+        if content.startswith(start):
+            return kind
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return "image/avif" if content[4:12] in (b"ftypavif", b"ftypavis") else ""
+
+
+def _attachment(response: Response) -> str:
+    disposition = (response.headers or {}).get("content-disposition", "")
+    _, semicolon, name = disposition.partition(";")
+    return f"attachment{semicolon}{name}" if semicolon else "attachment"
+
 
 MOST_RELATED = 100
 MOST_ANCESTORS = 10
@@ -240,3 +321,29 @@ ROUTES = (
     show("/{model}/{id}", show_record),
     show("/{model}/{id}/file/{field}", serve_file),
 )
+
+
+# Values that no page shows until somebody asks for one: read of the API again, and noted in the audit.
+
+
+async def reveal(visit: Visit) -> Response:
+    """The page of a record with one value that it hides otherwise."""
+    site, record_id, name = visit.site(), visit.params["id"], visit.params["field"]
+    field = site.meta.by_api.get(name)
+    if field is None or not {field.name, field.api} & set(site.admin.reveal):
+        raise NotFound(visit.t("no_such_page"))
+    adapter = visit.panel.adapter_of(site.meta)
+    async with visit.panel.trail.writing(
+        visit, adapter, "reveal", model=site.meta.name, record_id=record_id
+    ) as entry:
+        entry.fields = [field.api]
+        record = (await ask_record(visit, site, record_id)).data
+        if field.api not in record:  # by whatever rule, the API does not show it to this person
+            raise NothingStored()
+    if field.api not in record:
+        raise Abort(403, "FORBIDDEN", visit.t("not_revealed"))
+    fact = Fact(label=title_of(field.api), cell=Cell(kind="text", text=as_text(record[field.api])))
+    return await show_detail(visit, site, record, revealed=fact)
+
+
+REVEAL_ROUTES = (act("/{model}/{id}/reveal/{field}", reveal),)

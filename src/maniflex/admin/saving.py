@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import secrets
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from maniflex.admin.audit import NothingStored, SentTwice
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.cells import as_text, cell
-from maniflex.admin.conflict import conflicts_of, show_conflict
-from maniflex.admin.controls import FormInput, words_beside
-from maniflex.admin.form_fields import form_fields, is_settable, read_form
+from maniflex.admin.file_fields import is_file_list
+from maniflex.admin.form_fields import (
+    form_fields,
+    initial_values,
+    is_settable,
+    part_names,
+    read_form,
+    setting_of,
+    text_of,
+)
 from maniflex.admin.forms import render_form
-from maniflex.admin.inline_saving import InlineRefusal, has_rows, read_rows, save_rows
+from maniflex.admin.inlines import (
+    InlineChange,
+    InlineStep,
+    InlineTable,
+    inline_tables,
+    read_links,
+    read_row_values,
+    row_indexes,
+    save_links,
+)
 from maniflex.admin.json_text import read_json_text
-from maniflex.admin.junctions import read_links, save_links
 from maniflex.admin.layout import SECURITY_HEADERS
-from maniflex.admin.nested import part_names
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import act
-from maniflex.admin.site import ModelSite
-from maniflex.admin.uploads import StoredFiles
-from maniflex.admin.visit import Visit
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.visit import Visit, act
+from maniflex.admin.widgets import FormInput, input_name, key_at, words_beside
 from maniflex.db.port import Isolation
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.pipeline.response import Response
+
+if TYPE_CHECKING:
+    from starlette.datastructures import UploadFile
+
 
 _MOST_TRIES = 3
 
@@ -378,3 +398,329 @@ ROUTES = (
     act("/{model}/{id}", save),
     act("/{model}/{id}/cell/{field}", save_cell),
 )
+
+
+# Two people change one record: who saves second sees both changes and chooses, field by field.
+
+
+_OWN_CONTROLS = ("_csrf", "_newest", "_etag")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldConflict:
+    """A field that one of the two changed."""
+
+    name: str
+    label: str
+    base: str
+    theirs: str
+    yours: str
+    take_yours: bool  # which of the two is chosen at first
+    is_choice: bool  # both changed it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictView:
+    """What `conflict.html` is given."""
+
+    label: str
+    action: str
+    cancel_url: str
+    differences: Sequence[FieldConflict]
+    controls: Sequence[tuple[str, str]]  # what was typed, to be sent again
+    newest: str
+    etag: str
+    files: Sequence[tuple[str, str, bool]]  # files to choose again: field, label, whether it takes several
+
+
+def conflicts_of(base: Mapping[str, Any], record: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """The fields that both changed, and not to the same."""
+    return [
+        name
+        for name, value in changes.items()
+        if name in base and name in record and record[name] != base[name] and record[name] != value
+    ]
+
+
+async def show_conflict(
+    visit: Visit,
+    site: ModelSite,
+    record: Mapping[str, Any],
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    etag: str,
+    file_names: Collection[str] = (),
+) -> Response:
+    """The page on which the second of two people chooses; what it sends is saved upon the newest version."""
+    differences = []
+    secrets = {field.api for field in site.meta.fields if field.secret}
+    row_secrets = {
+        field.api for table in inline_tables(visit, site) for field in table.fields if field.secret
+    }
+    for name in {**changes, **dict.fromkeys(base)}:
+        is_theirs = name in record and name in base and record[name] != base[name]
+        # What was typed into a secret field is shown on no page; it has to be typed again.
+        if name in secrets or name in file_names or (name not in changes and not is_theirs):
+            continue
+        theirs = record.get(name)
+        differences.append(
+            FieldConflict(
+                name=name,
+                label=title_of(name),
+                base=as_text(base.get(name)),
+                theirs=as_text(theirs),
+                yours=as_text(changes[name]) if name in changes else "",
+                take_yours=not is_theirs,
+                is_choice=name in changes,
+            )
+        )
+    parts = () if site.is_singleton else (str(record.get("id", "")),)
+    view = ConflictView(
+        label=site.label_of(record),
+        action=visit.url(site.table, *(parts or ("-",))),
+        cancel_url=visit.url(site.table, *parts),
+        differences=differences,
+        controls=[
+            (name, value)
+            for name, value in visit.form.multi_items()
+            if isinstance(value, str)
+            and name not in _OWN_CONTROLS
+            and not name.startswith("take.")
+            and name[2:] not in secrets
+            and not (name.startswith("inline.") and name.rpartition(".")[2] in row_secrets)
+        ],
+        newest=json.dumps({name: record.get(name) for name in base}),
+        etag=etag,
+        files=[(name, title_of(name), is_file_list(site.meta.by_api[name])) for name in file_names],
+    )
+    return await visit.page("conflict.html", view, title=visit.t("conflict"), status=409)
+
+
+# Rows of a form → requests for removed, changed and new records, in the transaction of their parent.
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRefusal:
+    """Rows were refused; the form says which and why."""
+
+    status: int
+    is_passing: bool  # others wrote at the same time, so it may go well the next time
+
+
+def has_rows(visit: Visit) -> bool:
+    """Whether a form brought rows."""
+    return any(name.startswith("inline.") for name in visit.form)
+
+
+def read_rows(visit: Visit, site: ModelSite, form_input: FormInput, *, is_copy: bool = False) -> None:
+    """What a form changes in its rows; a copy gets rows of its own."""
+    for table in inline_tables(visit, site):
+        for index in row_indexes(visit, table):
+            change = _read_row(visit, table, index, form_input, is_copy=is_copy)
+            if change is not None:
+                form_input.rows.append(change)
+    form_input.rows.sort(key=lambda change: change.step)
+
+
+def _read_row(
+    visit: Visit, table: InlineTable, index: int, form_input: FormInput, *, is_copy: bool
+) -> InlineChange | None:
+    place = table.place(index)
+    record_id = visit.form_text(f"{place}._id")
+    is_removed = bool(visit.form_text(f"{place}._delete"))
+    if not record_id and (is_removed or _is_blank(visit, table, place)):
+        return None
+    if is_removed:
+        if is_copy:
+            return None
+        return InlineChange(
+            step=InlineStep.DELETE,
+            table=table,
+            place=place,
+            id=record_id,
+            values={},
+            base_values=read_row_values(visit, place),
+        )
+    is_new = is_copy or not record_id
+    base_values = (
+        None if is_copy else read_row_values(visit, place) if record_id else initial_values(table.child)
+    )
+    fields = [f for f in table.fields if is_new or f.api in (base_values or {}) or f.writeonly]
+    row_input = read_form(visit, table.child, fields, base_values, is_new=is_new, place=place)
+    form_input.errors |= row_input.errors
+    form_input.folds |= row_input.folds
+    if not row_input.values and not is_new:
+        return None
+    return InlineChange(
+        step=InlineStep.CREATE if is_new else InlineStep.UPDATE,
+        table=table,
+        place=place,
+        id=record_id,
+        values=row_input.values,
+        base_values=base_values or {},
+    )
+
+
+def _is_blank(visit: Visit, table: InlineTable, place: str) -> bool:
+    """Whether nobody touched an empty row."""
+    values = initial_values(table.child)
+    for field in table.fields:
+        text = visit.form_text(input_name(place, field.api))
+        first_text = text_of(field, values.get(field.api), setting_of(visit))
+        if field.kind is Kind.BOOL and not field.nullable:
+            text, first_text = str(bool(text)), str(first_text == "true")
+        if text.strip() and text != first_text:
+            return False
+    return True
+
+
+async def save_rows(visit: Visit, record_id: str, form_input: FormInput) -> InlineRefusal | None:
+    """Send what changes; errors are noted at their rows, and None means that there were none."""
+    refusal = None
+    for change in form_input.rows:
+        if not change.is_offered:
+            text = visit.t("rows_stay", name=change.table.child.plural)
+            form_input.errors.setdefault(change.place, []).append(text)
+            refusal = InlineRefusal(403, False)
+            continue
+        answer = await _send(visit, record_id, change, form_input)
+        if answer is None:
+            continue
+        if not isinstance(answer, ApiAnswer):
+            refusal = InlineRefusal(409, False)
+            continue
+        _note_errors(change, answer, form_input)
+        is_retryable = bool((answer.response.error or {}).get("retryable"))
+        refusal = InlineRefusal(
+            422 if answer.status < 500 else answer.status, answer.status == 412 or is_retryable
+        )
+        if answer.status != 422:  # the transaction may be beyond use
+            break
+    return refusal
+
+
+async def _send(
+    visit: Visit, record_id: str, change: InlineChange, form_input: FormInput
+) -> ApiAnswer | bool | None:
+    """Store one row: the refusal if there is one, False where others changed it, None when it is done."""
+    child, key = change.table.child, change.table.key.api
+    if change.step is InlineStep.CREATE:
+        body = {**change.values, key: record_id}
+        answer = await visit.api.ask("POST", visit.api.path(child), json=body)
+        return None if answer.ok else answer
+    path = visit.api.path(child, change.id)
+    current = await visit.api.ask("GET", path)
+    is_there = current.ok and str(current.data.get(key, record_id)) == record_id
+    if change.step is InlineStep.DELETE:
+        if is_there and _was_changed(change, current.data):
+            form_input.newest_rows[change.place] = dict(current.data)
+            text = visit.t("row_changed", value=child.label_of(current.data))
+            form_input.errors.setdefault(change.place, []).append(text)
+            return False
+        answer = await visit.api.ask("DELETE", path) if is_there else current
+        return None if answer.ok or answer.status == 404 else answer
+    if not is_there:
+        form_input.errors.setdefault(change.place, []).append(visit.t("no_such_record"))
+        return False
+    conflicts = conflicts_of(change.base_values, current.data, change.values)
+    if conflicts:
+        names = [f.api for f in change.table.fields]
+        form_input.newest_rows[change.place] = {name: current.data.get(name) for name in names}
+        for name in conflicts:
+            text = visit.t("row_conflict", value=as_text(current.data.get(name)))
+            form_input.errors.setdefault(key_at(change.place, name), []).append(text)
+        return False
+    headers = {"if-match": current.etag} if child.meta.options.optimistic_lock else {}
+    answer = await visit.api.ask("PATCH", path, json=dict(change.values), headers=headers)
+    return None if answer.ok else answer
+
+
+def _was_changed(change: InlineChange, record: Mapping[str, Any]) -> bool:
+    """Whether a row is another one by now than the person saw."""
+    return any(name in record and record[name] != value for name, value in change.base_values.items())
+
+
+def _note_errors(change: InlineChange, answer: ApiAnswer, form_input: FormInput) -> None:
+    names = {field.api for field in change.table.fields}
+    for detail in answer.details:
+        name, message = str(detail.get("field", "")), str(detail.get("message", ""))
+        top = name.partition(".")[0].partition("[")[0]
+        place = key_at(change.place, top) if top in names else change.place
+        text = words_beside(name, message) if top in names else f"{name} {message}".strip()
+        form_input.errors.setdefault(place, []).append(text)
+    if not answer.details:
+        form_input.errors.setdefault(change.place, []).append(answer.message or answer.code)
+
+
+# Files of a form: sent to the API to be checked and stored, and named by the save that follows.
+
+
+_CHUNK = 64 * 1024
+
+
+class StoredFiles:
+    """The files that one save brings: stored before its transaction begins, given up unless it is committed.
+
+    So a file and the record, links and rows of the same form are kept together or not at all. A process that
+    ends in between leaves files that no record names, which expire.
+    """
+
+    def __init__(self, visit: Visit, site: ModelSite) -> None:
+        self._visit = visit
+        self._site = site
+        self._values: dict[str, Any] = {}
+        self._keys: Sequence[str] = ()
+
+    async def store(self, form_input: FormInput, record_id: str = "") -> ApiAnswer | None:
+        """Let the API check the form and store its files; the refusal if there is one."""
+        if not form_input.files:
+            return None
+        edge = secrets.token_hex(16)
+        answer = await self._visit.api.upload(self._site, record_id, _parts(form_input, edge), edge)
+        if not answer.ok:
+            return answer
+        self._values = {name: answer.data["values"][name] for name in form_input.files}
+        self._keys = answer.data["keys"]
+        return None
+
+    def name_in(self, form_input: FormInput) -> None:
+        """Let the values of a form name what was stored."""
+        for name in form_input.files:
+            if name in self._values:
+                form_input.values[name] = self._values[name]
+
+    async def give_up(self) -> None:
+        """Remove what was stored, because no record names it."""
+        if self._keys:
+            keys, self._keys = self._keys, ()
+            await self._visit.panel.runtime.file_desk.condemn(keys)
+
+
+async def _parts(form_input: FormInput, edge: str) -> AsyncIterator[bytes]:
+    for name, value in form_input.values.items():
+        head = f'--{edge}\r\nContent-Disposition: form-data; name="{_quote_name(name)}"\r\n'
+        head += "Content-Type: application/json\r\n\r\n"
+        yield head.encode() + json.dumps(value).encode() + b"\r\n"
+    for name, uploads in form_input.files.items():
+        for upload in uploads:
+            yield _file_head(edge, name, upload)
+            await upload.seek(0)
+            while chunk := await upload.read(_CHUNK):
+                yield chunk
+            yield b"\r\n"
+    yield f"--{edge}--\r\n".encode()
+
+
+def _file_head(edge: str, name: str, upload: UploadFile) -> bytes:
+    file_name = (upload.filename or "file").replace("\\", "/").rpartition("/")[2]
+    kind = upload.content_type or "application/octet-stream"
+    kind = kind if kind.isprintable() and kind.isascii() else "application/octet-stream"
+    plain = _quote_name(file_name)
+    disposition = f'form-data; name="{_quote_name(name)}"; filename="{plain}"'
+    if not plain.isascii():
+        disposition += f"; filename*=UTF-8''{quote(file_name)}"
+    return f"--{edge}\r\nContent-Disposition: {disposition}\r\nContent-Type: {kind}\r\n\r\n".encode()
+
+
+def _quote_name(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ").replace('"', "%22")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import Any
 
 from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
-from maniflex.admin.names import title_of
 from maniflex.db.backend import operators_of
 from maniflex.middleware.workflow.machine import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
@@ -297,3 +297,22 @@ def _field_problems(option: str, field: FieldMeta, name: str) -> Iterator[str]:
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
+
+
+# Names of models, tables and fields as people read them.
+
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def title_of(name: str) -> str:
+    """`OrderLine` and `order_line` → `Order line`.
+
+    >>> title_of("HTTPRequest"), title_of("publish_at")
+    ('HTTP request', 'Publish at')
+    """
+    words = [word for word in _CAMEL.sub(" ", name).replace("_", " ").split() if word]
+    if len(words) > 1 and words[-1].lower() == "id":
+        words.pop()
+    text = " ".join(word if word.isupper() and len(word) > 1 else word.lower() for word in words)
+    return text[:1].upper() + text[1:] or name

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
 from importlib.resources import files
+from typing import Any
 
-from maniflex.admin.tables import AdminUser
+from maniflex.admin.tables import AdminSession, AdminUser
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, DeclarationError
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
+from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.runtime import Runtime
 
 ROLE = "superuser"  # of everybody who is made without other roles, and what the panel asks for
@@ -115,3 +121,145 @@ class Superusers:
     async def set_active(self, user: AdminUser, active: bool) -> None:
         """Let a superuser sign in, or not any more."""
         await self._records.update(user.id, active=active)
+
+
+# Sessions of the panel: 32 random bytes in a cookie, their SHA-256 in the database.
+
+
+COOKIE = "maniflex_admin"
+METHOD = "admin"  # `AuthInfo.auth_method` of everybody who comes through the panel
+_TOUCH = timedelta(seconds=60)
+_MOST_SWEPT = 200
+
+
+def digest_of(token: str) -> str:
+    """The id of the session with this token."""
+    return sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def identity_of(user: AdminUser) -> AuthInfo:
+    """A superuser as rules of the application see it."""
+    return AuthInfo(
+        user_id=user.id,
+        roles=tuple(user.roles),
+        claims={"email": user.email},
+        tenant_id=user.tenant_id or "",
+        auth_method=METHOD,
+    )
+
+
+def identity_values(auth: AuthInfo) -> dict[str, Any]:
+    """An identity as a row keeps it; `read_identity` gives it back."""
+    roles, scopes = list(auth.roles), list(auth.scopes)
+    return asdict(replace(auth, claims=dict(auth.claims), roles=roles, scopes=scopes))
+
+
+def read_identity(values: Mapping[str, Any], session_id: str, tenant_id: str | None) -> AuthInfo:
+    """The identity that a session keeps, in the tenant that was chosen."""
+    auth = AuthInfo(**values)
+    auth.roles, auth.scopes = tuple(auth.roles), tuple(auth.scopes)
+    return put_into_tenant(auth, session_id, tenant_id)
+
+
+def put_into_tenant(auth: AuthInfo, session_id: str, tenant_id: str | None) -> AuthInfo:
+    """The identity in its own tenant, or in the one that was chosen; nobody leaves its own."""
+    choice = "" if auth.tenant_id else tenant_id or ""
+    return replace(
+        auth,
+        session_id=session_id[:16],
+        auth_method=METHOD,
+        tenant_id=auth.tenant_id or choice,
+        tenant_chosen=bool(choice),
+    )
+
+
+class Sessions:
+    """The sessions of one panel."""
+
+    def __init__(self, runtime: Runtime, lifetime: timedelta, idle: timedelta) -> None:
+        self._runtime = runtime
+        self._lifetime = lifetime
+        self._idle = idle
+
+    @property
+    def _records(self) -> Records[AdminSession]:
+        return Records(self._runtime.store(AdminSession))
+
+    def _now(self) -> datetime:
+        return self._runtime.clock.now()
+
+    async def open(self, auth: AuthInfo, name: str, *, address: str, user_agent: str) -> str:
+        """Begin a session and give its token; sessions that ended are removed."""
+        await self._sweep()
+        token, now = secrets.token_urlsafe(32), self._now()
+        await self._records.create(
+            id=digest_of(token),
+            user_id=auth.user_id,
+            name=name[:200],
+            identity=identity_values(auth),
+            seen_at=now,
+            checked_at=now,
+            expires_at=now + self._lifetime,
+            address=address,
+            user_agent=user_agent[:300],
+        )
+        return token
+
+    async def find(self, token: str) -> AdminSession | None:
+        """The session with this token, if it has not ended; notes that it was seen."""
+        store = self._runtime.store(AdminSession)
+        row = await store.find(digest_of(token))
+        if row is None:
+            return None
+        session: Any = store.record(row)
+        now = self._now()
+        if session.expires_at <= now or session.seen_at + self._idle <= now:
+            await self.close(session.id)
+            return None
+        if session.seen_at + min(_TOUCH, self._idle / 4) <= now:
+            await self.update(session.id, seen_at=now)
+        live_session: AdminSession = session
+        return live_session
+
+    async def read(self, session_id: str) -> AdminSession | None:
+        """The session with this id."""
+        store = self._runtime.store(AdminSession)
+        row = await store.find(session_id) if session_id else None
+        return None if row is None else store.record(row)  # type: ignore[return-value]  # of this store
+
+    def is_due(self, session: AdminSession) -> bool:
+        """Whether the person is to be asked after again."""
+        return session.checked_at + _TOUCH <= self._now()
+
+    async def update(self, session_id: str, **changes: Any) -> None:
+        """Change a session that may have ended meanwhile."""
+        if await self._runtime.store(AdminSession).find(session_id) is not None:
+            await self._records.update(session_id, **changes)
+
+    async def confirm(self, session_id: str, auth: AuthInfo) -> None:
+        """Keep the identity as it is now."""
+        identity = identity_values(auth)
+        await self.update(session_id, identity=identity, checked_at=self._now())
+
+    async def close(self, session_id: str) -> None:
+        """End a session; it may have ended already."""
+        if await self._runtime.store(AdminSession).find(session_id) is not None:
+            await self._records.delete(session_id)
+
+    async def of(self, user_id: str) -> list[AdminSession]:
+        """The sessions of a person, the latest first."""
+        now = self._now()
+        sessions = await self._records.list({"user_id": user_id}, "seen_at:desc", limit=100)
+        return [s for s in sessions if s.expires_at > now and s.seen_at + self._idle > now]
+
+    async def close_all(self, user_id: str, *, besides: str = "") -> int:
+        """End the sessions of a person, and say how many there were."""
+        sessions = [s for s in await self._records.list({"user_id": user_id}) if s.id != besides]
+        for session in sessions:
+            await self.close(session.id)
+        return len(sessions)
+
+    async def _sweep(self) -> None:
+        old_sessions = await self._records.list([("expires_at", "lt", self._now())], limit=_MOST_SWEPT)
+        for session in old_sessions:
+            await self.close(session.id)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from maniflex.admin.reading import ask_record
-from maniflex.admin.route import own, show
 from maniflex.admin.search import Hit, find_records
 from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import Visit, own, show
 from maniflex.errors import Abort, NotFound
 from maniflex.pipeline.response import Response
 

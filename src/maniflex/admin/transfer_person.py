@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.call import Api
 from maniflex.admin.person import Person
-from maniflex.admin.session import identity_of, put_into_tenant, read_identity
 from maniflex.admin.site import ModelSite
-from maniflex.admin.transfer_tables import AdminTransfer
+from maniflex.admin.superusers import identity_of, put_into_tenant, read_identity
+from maniflex.admin.tables import AdminTransfer
 from maniflex.errors import Fatal
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.operation import Operation

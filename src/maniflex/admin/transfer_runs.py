@@ -11,10 +11,9 @@ from maniflex.admin.bulk_batches import BulkBatches
 from maniflex.admin.call import Refusal
 from maniflex.admin.operations.many_batches import WorkBatches
 from maniflex.admin.site import ModelSite
+from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of, ask_again, require_permission
-from maniflex.admin.transfer_tables import AdminTransfer
-from maniflex.admin.transfer_target import ApiTarget
-from maniflex.admin.transfers import Transfers
+from maniflex.admin.transfers import ApiTarget, Transfers
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
 from maniflex.pipeline.operation import Operation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from maniflex.admin.declare import TRANSFER_RUN
+from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_runs import InRequest, TransferRunner
-from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.admin.transfers import PIECE
 from maniflex.admin.visit import Visit
 from maniflex.db.current import transaction

@@ -13,16 +13,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import timedelta
 from typing import Any
 
+from maniflex.admin.call import Api, ApiAnswer
 from maniflex.admin.person import Person
-from maniflex.admin.session import identity_values
-from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferPiece, AdminTransferRefusal
+from maniflex.admin.site import ModelSite
+from maniflex.admin.superusers import identity_values
+from maniflex.admin.tables import AdminTransfer, AdminTransferPiece, AdminTransferRefusal
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.errors import Abort, BodyTooLarge, LeaseLost, NotFound
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.runtime import Runtime
-from maniflex.transfer.importer import RowOutcome, RowResult
+from maniflex.pipeline.steps.browse import PageRequest
+from maniflex.transfer.importer import Reply, RowOutcome, RowResult
 
 PIECE = 256 * 1024
 LARGEST_FILE = 1024 * 1024 * 1024
@@ -255,3 +259,41 @@ class Transfers:
 def counts_of(transfer: AdminTransfer) -> Mapping[str, int]:
     """How many rows became what."""
     return {str(result): int(getattr(transfer, result)) for result in RowResult}
+
+
+# The API as an import sees it: records by a unique field, create, update.
+
+
+class ApiTarget:
+    """Stores records by requests of one person."""
+
+    def __init__(self, api: Api, site: ModelSite) -> None:
+        self._api = api
+        self._site = site
+
+    async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """The records with one of these values that the person may list."""
+        page = PageRequest(len(values), filters=((key.name, "in", list(values)),))
+        records: Sequence[Mapping[str, Any]] = (await self._api.page(self._site, (), page)).data
+        return records
+
+    async def create(self, values: Mapping[str, Any]) -> Reply:
+        """Store a new record."""
+        return reply_of(await self._api.ask("POST", self._site.api_path, json=dict(values)))
+
+    async def update(self, record_id: str, values: Mapping[str, Any]) -> Reply:
+        """Change a record."""
+        path = self._api.path(self._site, record_id)
+        return reply_of(await self._api.ask("PATCH", path, json=dict(values)))
+
+
+def reply_of(answer: ApiAnswer) -> Reply:
+    """What the API said, with one problem for each detail of a refusal."""
+    if answer.ok:
+        data = answer.data
+        return Reply(status=answer.status, record=data if isinstance(data, Mapping) else {})
+    problems = [
+        (str(detail.get("field") or ""), str(detail.get("message") or answer.message))
+        for detail in answer.details
+    ]
+    return Reply(status=answer.status, problems=problems or [("", answer.message)])

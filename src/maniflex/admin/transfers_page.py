@@ -6,33 +6,29 @@ import csv
 import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import parse_qsl
 
 from maniflex.admin.bulk_batches import operation_of
 from maniflex.admin.bulk_value import spell_value
+from maniflex.admin.call import Refusal
+from maniflex.admin.cells import group_digits
 from maniflex.admin.layout import SECURITY_HEADERS
-from maniflex.admin.names import title_of
+from maniflex.admin.list_query import api_query, read_list_query
+from maniflex.admin.lists import chosen_columns
 from maniflex.admin.operations.desk import desk_of
-from maniflex.admin.pickers import read_labels
-from maniflex.admin.route import act, show
+from maniflex.admin.search import read_labels
+from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.tables import AdminTransfer, AdminTransferRefusal
 from maniflex.admin.transfer_runs import TransferRunner
 from maniflex.admin.transfer_start import start_import, start_phase
-from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferRefusal
-from maniflex.admin.transfer_views import (
-    RefusalRow,
-    TransferLine,
-    TransferView,
-    is_bulk_delete,
-    progress_text,
-    state_of,
-    text_to_type,
-    transfer_line,
-)
 from maniflex.admin.transfers import counts_of
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import Visit, act, show
+from maniflex.background.runs.model import Status
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, Conflict, NotFound
-from maniflex.features.export import Format
+from maniflex.features.export import Format, available_formats
 from maniflex.features.tabular import harmless
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -345,3 +341,229 @@ ROUTES = (
     act("/-/transfers/{id}/cancel", cancel),
     act("/-/transfers/{id}/continue", go_on),
 )
+
+
+# What pages say of a transfer: its state in words, how far it is, how fast.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLine:
+    """A transfer in a list."""
+
+    url: str
+    title: str
+    time: str
+    state: str
+    counts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalRow:
+    """A line or a record that was refused."""
+
+    line: int
+    record_id: str
+    field: str
+    message: str
+    label: str = ""  # of a record that the person may list
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferView:
+    """What `transfer.html` is given."""
+
+    title: str
+    url: str
+    kind: str
+    state: str
+    file_name: str
+    is_running: bool
+    is_check: bool
+    done: int
+    total: int | None
+    progress: str
+    counts: Sequence[tuple[str, str]]
+    message: str
+    refusals: Sequence[RefusalRow]
+    refused: int
+    back_url: str
+    map_url: str = ""
+    start_label: str = ""
+    must_type: str = ""  # the number that has to be typed before many records are deleted
+    refusals_url: str = ""
+    file_url: str = ""
+    can_cancel: bool = False
+    can_go_on: bool = False
+    hints: Sequence[str] = field(default_factory=tuple)
+    change: str = ""  # what is set, in words
+
+
+def is_bulk_delete(transfer: AdminTransfer) -> bool:
+    """Whether a transfer deletes records."""
+    return transfer.kind == "bulk" and transfer.settings["action"] == "delete"
+
+
+def text_to_type(transfer: AdminTransfer) -> str:
+    """What has to be typed before it begins; empty for what deletes nothing."""
+    return str(transfer.updated) if is_bulk_delete(transfer) else ""
+
+
+async def state_of(visit: Visit, transfer: AdminTransfer) -> str:
+    """draft, waiting, running, checked, done, failed or cancelled."""
+    if transfer.phase not in ("check", "apply"):
+        return transfer.phase
+    if transfer.run_id is None:
+        return "failed"
+    try:
+        run = await visit.panel.work.get(transfer.run_id)
+    except NotFound:
+        return "cancelled"
+    states: Mapping[Any, str] = {
+        Status.PENDING: "waiting",
+        Status.LEASED: "running",
+        Status.FAILED: "failed",
+        Status.CANCELLED: "cancelled",
+    }
+    return states.get(run.status, "running")
+
+
+def transfer_line(visit: Visit, transfer: AdminTransfer) -> TransferLine:
+    """A transfer in one line."""
+    site = visit.panel.sites.by_name.get(transfer.model)
+    moment = (transfer.started_at or transfer.created_at).astimezone(visit.zone)
+    counts = [f"{visit.t('count_' + name)} {count:,}" for name, count in counts_of(transfer).items() if count]
+    what = transfer.file_name or (transfer.model if site is None else site.plural)
+    if transfer.kind == "work":
+        what = visit.t(f"ops_bulk_{transfer.settings['action']}")
+    return TransferLine(
+        url=visit.url("-", "transfers", transfer.id),
+        title=f"{visit.t('kind_' + transfer.kind)}: {what}",
+        time=f"{moment:%Y-%m-%d %H:%M}",
+        state=visit.t(f"phase_{transfer.phase}"),
+        counts=" · ".join(counts),
+    )
+
+
+def progress_text(visit: Visit, transfer: AdminTransfer) -> str:
+    """How far it is, how fast, and how long it may take."""
+    text = group_digits(str(transfer.position))
+    if transfer.total:
+        text = visit.t("progress_of", done=text, total=group_digits(str(transfer.total)))
+    if transfer.started_at is None or not transfer.position:
+        return text
+    seconds = max((visit.panel.runtime.clock.now() - transfer.started_at).total_seconds(), 0.001)
+    rate = transfer.position / seconds
+    text = f"{text} · {visit.t('progress_rate', rate=group_digits(str(round(rate))))}"
+    rest = (transfer.total or 0) - transfer.position
+    if rest > 0 and rate > 0:
+        text += f" · {visit.t('progress_left', time=duration_text(rest / rate))}"
+    return text
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as people say it."""
+    whole = max(round(seconds), 1)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
+
+
+# Export of a list by the API's own EXPORT operation: same rows, same bytes; a large one as a durable run.
+
+
+_TOO_LARGE = "EXPORT_TOO_LARGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeExportView:
+    """What `export.html` is given."""
+
+    title: str
+    action: str
+    cancel_url: str
+    message: str
+    format: str
+    query: str
+
+
+async def export(visit: Visit) -> Response:
+    """The filtered list as a file, or the offer to make it in the background."""
+    site = _require_export(visit)
+    pairs = [pair for pair in visit.query if pair[0] != "format"]
+    format_name = visit.param("format") or Format.CSV
+    query = await _query(visit, site, pairs, format_name)
+    response = await visit.api.request("GET", f"{site.api_path}/export", query=query)
+    if response.status >= 300:
+        refusal = Refusal(response)
+        if refusal.code == _TOO_LARGE and site.has_id and not site.read_only:
+            return await _offer(visit, site, refusal, format_name)
+        raise refusal
+    await visit.panel.trail.note(visit, "export", model=site.meta.name)
+    for name, value in SECURITY_HEADERS.items():
+        response.set_header(name, value)
+    return response
+
+
+def _require_export(visit: Visit) -> ModelSite:
+    site = visit.site()
+    if not site.meta.options.export or not site.admin.can_export:
+        raise NotFound(visit.t("no_such_page"))
+    return site
+
+
+async def _query(
+    visit: Visit, site: ModelSite, pairs: Sequence[tuple[str, str]], format_name: str
+) -> list[tuple[str, str]]:
+    """The list that an address names, as the API is asked for it."""
+    query = read_list_query(pairs)
+    if query.trash:
+        raise NotFound(visit.t("no_such_page"))
+    api_pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
+    if query.columns:
+        columns = await chosen_columns(visit, site, query)
+        api_pairs.append(("select", ",".join(f.api for f in columns)))
+    return [*api_pairs, ("format", format_name)]
+
+
+async def _offer(visit: Visit, site: ModelSite, refusal: Refusal, format_name: str) -> Response:
+    raw = visit.ctx.scope["query_string"].decode("ascii", "replace")
+    view = LargeExportView(
+        title=visit.t("export_large", name=site.plural),
+        action=visit.url(site.table, "export"),
+        cancel_url=visit.url(site.table),
+        message=str(refusal),
+        format=format_name,
+        query=raw,
+    )
+    crumbs = [(site.plural, view.cancel_url)]
+    return await visit.page("export.html", view, title=view.title, crumbs=crumbs, status=refusal.status)
+
+
+async def begin_export(visit: Visit) -> Response:
+    """Make the file in the background; it is kept for a day."""
+    site = _require_export(visit)
+    if not await visit.api.may(site, Operation.EXPORT):
+        raise NotFound(visit.t("no_such_page"))
+    pairs = [pair for pair in parse_qsl(visit.form_text("query")) if pair[0] != "format"]
+    format_name = visit.form_text("format") or Format.CSV
+    if format_name not in available_formats():
+        raise NotFound(visit.t("no_such_page"))
+    query = await _query(visit, site, pairs, format_name)
+    now = visit.panel.runtime.clock.now()
+    transfer = await visit.panel.transfers.add(
+        visit.signed_in,
+        "export",
+        site.meta.name,
+        address=visit.ctx.client_ip,
+        request_id=visit.ctx.request_id,
+        file_name=f"{site.table}-{now:%Y%m%dT%H%M%SZ}.{format_name}",
+        settings={"query": [list(pair) for pair in query], "format": str(format_name)},
+    )
+    await start_phase(visit, transfer, "apply")
+    return visit.redirect(f"/-/transfers/{transfer.id}")
+
+
+EXPORT_ROUTES = (show("/{model}/export", export), act("/{model}/export", begin_export))

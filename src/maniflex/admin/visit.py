@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -18,7 +18,6 @@ from maniflex.admin.declare import name_of
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.layout import SECURITY_HEADERS, Flash, Layout, NavGroup, NavItem
 from maniflex.admin.operations.parts import may_see
-from maniflex.admin.parts import PanelParts
 from maniflex.admin.person import AdminContext, Person
 from maniflex.admin.site import ModelSite
 from maniflex.admin.texts import Texts
@@ -29,7 +28,9 @@ from maniflex.pipeline.response import Response
 from maniflex.query.parse import pairs
 
 if TYPE_CHECKING:
+    from maniflex.admin.parts import PanelParts
     from maniflex.files.model import StoredFile
+
 
 HTML = "text/html; charset=utf-8"
 FLASH_COOKIE = "maniflex_admin_flash"
@@ -315,3 +316,37 @@ class Visit:
         if extra:
             groups.append(NavGroup(self.t("panel"), extra))
         return groups
+
+
+# One route of the panel.
+
+
+Handler = Callable[["Visit"], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelRoute:
+    """A method and a path below the panel's own, and the page that answers."""
+
+    method: str
+    path: str
+    handler: Handler
+    writes: bool = False  # it changes records or durable work, so a panel that only shows has none
+    is_open: bool = False  # it needs no session
+    needs_token: bool = False  # of an open one: its form carries a token all the same
+    most_bytes: int = 0  # of its form with files; 0: as `max_upload_size` says
+
+
+def show(path: str, handler: Handler) -> PanelRoute:
+    """A page that is looked at."""
+    return PanelRoute("GET", path, handler)
+
+
+def act(path: str, handler: Handler) -> PanelRoute:
+    """A form that changes records or durable work."""
+    return PanelRoute("POST", path, handler, writes=True)
+
+
+def own(path: str, handler: Handler) -> PanelRoute:
+    """A form about the person itself, which every panel has."""
+    return PanelRoute("POST", path, handler)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from maniflex.admin.session import Sessions
+from maniflex.admin.superusers import Sessions
 from maniflex.admin.tables import AdminUser
 from maniflex.app.server import Server
 from maniflex.cli.createsuperuser import load_with_panel, read_password

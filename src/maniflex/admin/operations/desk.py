@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from maniflex.admin.operations.masking import SECRET_NAMES, LostMask, as_json, mask, unmask
-from maniflex.admin.operations.parts import may_see
-from maniflex.admin.operations.reach import WorkReach
-from maniflex.admin.route import Handler
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.parts import WorkReach, may_see
+from maniflex.admin.visit import Handler, Visit
 from maniflex.errors import Abort, Forbidden, NotFound
 from maniflex.pipeline.response import Response
 
@@ -117,3 +116,150 @@ def acting(do: Any, *, all_tenants: bool = False, schedules: bool = False) -> Ha
         return response
 
     return handler
+
+
+# Values of durable work as pages show them: what stands below the name of a secret is masked.
+#
+# >>> mask({"user": "ada", "api_key": "k"}, SECRET_NAMES)
+# {'user': 'ada', 'api_key': '•••'}
+# >>> mask([["Authorization", "Bearer k"], {"name": "Cookie", "value": "k"}], SECRET_NAMES)
+# [['Authorization', '•••'], {'name': 'Cookie', 'value': '•••'}]
+
+
+MASK = "•••"
+SECRET_NAMES = ("password", "secret", "token", "authorization", "api_key", "apikey", "cookie")
+_DEEPEST = 60
+
+
+class LostMask(ValueError):
+    """A mask in a list that was changed around it, so that nobody can say whose secret it stands for."""
+
+
+def mask(value: Any, names: Sequence[str], depth: int = 0) -> Any:
+    """The value with everything below such a key replaced; headers come as pairs or with name and value."""
+    if depth > _DEEPEST:
+        return MASK
+    if isinstance(value, dict):
+        label = value.get("name", value.get("key"))
+        is_named = isinstance(label, str) and is_secret(label, names)
+        return {
+            key: MASK
+            if child is not None and (is_secret(str(key), names) or (is_named and key == "value"))
+            else mask(child, names, depth + 1)
+            for key, child in value.items()
+        }
+    if isinstance(value, list):
+        is_pair = len(value) == 2 and isinstance(value[0], str) and is_secret(value[0], names)
+        if is_pair and isinstance(value[1], str):
+            return [value[0], MASK]
+        return [mask(child, names, depth + 1) for child in value]
+    return value
+
+
+def is_secret(key: str, names: Sequence[str]) -> bool:
+    """Whether a key looks as if a secret stood below it."""
+    text = key.lower().replace("-", "_")
+    return any(name.lower().replace("-", "_") in text for name in names)
+
+
+def unmask(edited: Any, stored: Any, masked: Any) -> Any:
+    """What somebody edited who saw `masked`: where a mask is left, the stored value stands again.
+
+    Entries of a list are told apart by what was shown of them; `LostMask` where that does not say which
+    one a mask belongs to, because a secret must not move to another address.
+    """
+    if not _has_mask(edited):
+        return edited
+    if isinstance(edited, dict) and isinstance(stored, dict) and isinstance(masked, dict):
+        return {key: unmask(child, stored.get(key), masked.get(key)) for key, child in edited.items()}
+    if isinstance(edited, list) and isinstance(stored, list) and isinstance(masked, list):
+        return _unmask_list(edited, stored, masked)
+    if edited != masked:
+        raise LostMask
+    return stored
+
+
+def _unmask_list(edited: list[Any], stored: list[Any], masked: list[Any]) -> list[Any]:
+    is_same_length = len(edited) == len(stored)
+    entries = []
+    for place, child in enumerate(edited):
+        if not _has_mask(child):
+            entries.append(child)
+            continue
+        if is_same_length and child == masked[place]:
+            entries.append(stored[place])
+            continue
+        secrets = [stored[i] for i, shown in enumerate(masked) if shown == child]
+        if secrets and all(one == secrets[0] for one in secrets):
+            entries.append(secrets[0])
+        elif is_same_length and not secrets and masked[place] not in edited:
+            entries.append(unmask(child, stored[place], masked[place]))
+        else:
+            raise LostMask
+    return entries
+
+
+def _has_mask(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_mask, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and value == MASK
+
+
+def as_json(value: Any) -> str:
+    """A value as a page shows it."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+# The tabs above every page of operations, and how such a page is shown.
+
+
+ROOT = "/-/operations"
+# Keys of texts, paths, the endpoint a page needs, and whether it shows what belongs to no tenant.
+_TABS = (
+    ("ops_overview", "/", "", False),
+    ("ops_runs", "/runs", "run.page", False),
+    ("ops_schedules", "/schedules", "schedule.page", False),
+    ("ops_outbox", "/outbox", "message.page", True),
+    ("ops_scheduled", "/scheduled", "", True),
+    ("ops_jobs", "/jobs", "", False),
+    ("ops_processes", "/processes", "", True),
+    ("ops_doctor", "/doctor", "", True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A page of operations."""
+
+    label: str
+    url: str
+    is_current: bool
+
+
+def tabs_of(desk: WorkDesk, current: str) -> list[Tab]:
+    """The pages that this person may see."""
+    return [
+        Tab(label=desk.visit.t(key), url=f"{desk.visit.root}{ROOT}{path}", is_current=key == current)
+        for key, path, endpoint, for_all in _TABS
+        if (not endpoint or desk.has(endpoint)) and (desk.sees_all or not for_all) and _is_used(desk, key)
+    ]
+
+
+def _is_used(desk: WorkDesk, key: str) -> bool:
+    if key == "ops_jobs":
+        return bool(desk.parts.jobs.types) or not desk.parts.jobs.uses_runs
+    if key == "ops_schedules":
+        return desk.sees_schedules
+    return key != "ops_scheduled" or desk.parts.scheduled.has_fields
+
+
+async def show_page(
+    desk: WorkDesk, template: str, view: Any, *, tab: str, title: str = "", status: int = 200
+) -> Response:
+    """A page of operations with its tabs."""
+    visit = desk.visit
+    layout = await visit.layout(title or visit.t(tab))
+    body = visit.panel.render(
+        f"operations/{template}", layout=layout, view=view, t=visit.t, tabs=tabs_of(desk, tab)
+    )
+    return visit.whole(body, layout, status)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maniflex.admin.operations.desk import WorkDesk, seeing
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import show
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing, show_page
+from maniflex.admin.visit import Visit, show
 from maniflex.doctor.finding import Finding, Severity
 from maniflex.pipeline.response import Response
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, get_args
 from urllib.parse import urlencode
 
-from maniflex.admin.operations.desk import WorkDesk, seeing
+from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing, show_page
 from maniflex.admin.operations.run_list import tone_of
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import show
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import Visit, show
 from maniflex.background.jobs.status import Status
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.response import Response

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from maniflex.admin.call import ApiAnswer
-from maniflex.admin.operations.desk import WorkDesk
-from maniflex.admin.operations.many_rules import MODELS
-from maniflex.admin.operations.reach import Filters
-from maniflex.admin.operations.tabs import show_page
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, show_page
+from maniflex.admin.operations.many_batches import MODELS, read_choice
+from maniflex.admin.operations.parts import Filters
+from maniflex.admin.operations.run_actions import change_run
 from maniflex.admin.transfer_start import start_phase
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import Visit, act
 from maniflex.background.processes.overview import count_text
 from maniflex.errors import Abort
 from maniflex.pipeline.response import Response
@@ -161,3 +162,30 @@ async def _begin(desk: WorkDesk, form: ManyForm, choice: Choice) -> Response:
     )
     await start_phase(visit, transfer, "apply")
     return visit.redirect(f"/-/transfers/{transfer.id}")
+
+
+# Retry, cancel, delete or hurry many runs.
+
+
+async def change_runs(visit: Visit, desk: WorkDesk) -> Response:
+    """Show what would happen; when that was confirmed, do it."""
+    action, query = visit.form_text("action"), visit.form_text("query")
+    filters, eligible = await read_choice(desk, "run", action, parse_qsl(query))
+    choice = Choice(name="run", filters=filters, eligible=eligible, ids=chosen_ids(visit))
+    reason, label = visit.short_text("reason", 500), visit.t(f"ops_bulk_{action}")
+    form = ManyForm(
+        action=action,
+        label=label,
+        question="ops_bulk_question",
+        path=f"{ROOT}/runs/bulk",
+        list_path=f"{ROOT}/runs",
+        tab="ops_runs",
+        query=query,
+        reason=reason,
+    )
+    return await answer_form(
+        desk, form, choice, lambda run_id: change_run(desk, run_id, action, reason or "bulk")
+    )
+
+
+ROUTES = (act(f"{ROOT}/runs/bulk", acting(change_runs)),)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.operations.many_rules import ENDPOINTS, read_choice
-from maniflex.admin.operations.parts import may_see
-from maniflex.admin.operations.reach import WorkReach
+from maniflex.admin.operations.parts import Filters, WorkReach, may_see
+from maniflex.admin.operations.run_actions import COMMANDS
+from maniflex.admin.operations.run_list import read_filter
+from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of
-from maniflex.admin.transfer_tables import AdminTransfer
-from maniflex.admin.transfer_target import reply_of
+from maniflex.admin.transfers import reply_of
+from maniflex.background.outbox.model import MessageStatus, OutboxMessage
+from maniflex.background.runs.model import WorkflowRun
+from maniflex.errors import InvalidQuery, NotFound
 from maniflex.pipeline.steps.browse import PageRequest
 from maniflex.transfer.batches import BATCH, store_batch
 from maniflex.transfer.importer import OUTAGES, RowOutcome, RowResult, TryLater
@@ -121,3 +124,60 @@ class WorkBatches:
 
 async def _prepare(ids: Sequence[str]) -> None:
     """Nothing is looked up beforehand."""
+
+
+# What can be done with many runs or messages, and which of them it can be done with.
+
+# By the name of the list: what its records are, and the commands with their endpoints and audit actions.
+MODELS: dict[str, str] = {"run": WorkflowRun.__name__, "message": OutboxMessage.__name__}
+ENDPOINTS: dict[str, dict[str, tuple[str, str]]] = {
+    "run": COMMANDS,
+    "message": {"redrive": ("message.redrive", "outbox.redrive")},
+}
+DEAD: Filters = (("status", "eq", "dead"),)
+
+
+async def read_choice(
+    reach: WorkReach, name: str, action: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[Filters, Filters]:
+    """The conditions of a query string, and those that a record must meet for the action."""
+    if action not in ENDPOINTS[name]:
+        raise NotFound(reach.panel.texts("no_such_page"))
+    if name == "message":
+        return read_message_filter(reach, pairs), DEAD
+    run_filter = await read_filter(reach, pairs)
+    if run_filter.deleted:
+        raise InvalidQuery(reach.panel.texts("ops_run_deleted"))
+    conditions: dict[str, list[tuple[str, str, Any]]] = {
+        "retry": [("status", "in", ["failed", "cancelled"])],
+        "cancel": [("status", "in", ["pending", "leased"])],
+        "now": [("status", "eq", "pending"), ("run_at", "gt", reach.now()), ("waiting_for", "is_null", None)],
+        "delete": [],
+    }
+    return run_filter.filters, conditions[action]
+
+
+# The filters of the list of messages.
+
+
+_PLAIN = {"f_kind": "kind", "f_key": "key", "f_status": "status", "f_about": "about", "f_tenant": "tenant_id"}
+FILTERS = (*_PLAIN, "f_error")
+
+
+def read_message_filter(reach: WorkReach, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, Any]]:
+    """The conditions of a query string; an unknown filter is refused by name."""
+    filters: list[tuple[str, str, Any]] = []
+    for name, text in pairs:
+        if name.startswith("f_") and name not in FILTERS:
+            raise InvalidQuery(f"{name}: there is no such filter")
+        if not text or name not in FILTERS:
+            continue
+        if name == "f_status" and text not in list(MessageStatus):
+            raise InvalidQuery(f"f_status: is one of {', '.join(MessageStatus)}")
+        if name == "f_error":
+            if not reach.reads_internals:
+                raise InvalidQuery("f_error: the texts of errors are for operators")
+            filters += [("last_error", "not_null", None), ("last_error", "contains", text)]
+        else:
+            filters.append((_PLAIN[name], "eq", text))
+    return filters

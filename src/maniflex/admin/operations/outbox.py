@@ -10,16 +10,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.operations.desk import WorkDesk, acting, read_instant, seeing
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, as_json, read_instant, seeing, show_page
 from maniflex.admin.operations.many import Choice, ManyForm, answer_form, chosen_ids
-from maniflex.admin.operations.many_rules import DEAD, read_choice
-from maniflex.admin.operations.masking import as_json
-from maniflex.admin.operations.message_filters import FILTERS, read_filter
+from maniflex.admin.operations.many_batches import DEAD, FILTERS, read_choice, read_message_filter
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.run_page import RunFact, plain_facts, record_url
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import act, show
-from maniflex.admin.visit import Visit
+from maniflex.admin.visit import Visit, act, show
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
@@ -85,7 +81,7 @@ class MessageView:
 
 async def show_outbox(visit: Visit, desk: WorkDesk) -> Response:
     """One page of the messages that match, the newest first."""
-    page = PageRequest(PAGE_SIZE, filters=tuple(read_filter(desk, visit.query)))
+    page = PageRequest(PAGE_SIZE, filters=tuple(read_message_filter(desk, visit.query)))
     after = visit.param("after")
     page.after = (after, after) if after else None
     records = await desk.read_page("message", page)

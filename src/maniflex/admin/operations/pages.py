@@ -5,12 +5,12 @@ from __future__ import annotations
 from maniflex.admin.operations import (
     doctor_page,
     jobs,
+    many,
     outbox,
     overview,
     processes,
     record_work,
     run_actions,
-    run_bulk,
     run_form,
     run_list,
     run_page,
@@ -18,13 +18,13 @@ from maniflex.admin.operations import (
     scheduled,
     schedules,
 )
-from maniflex.admin.route import PanelRoute
+from maniflex.admin.visit import PanelRoute
 
 ROUTES: tuple[PanelRoute, ...] = (
     *overview.ROUTES,
     *run_list.ROUTES,
     *run_form.ROUTES,
-    *run_bulk.ROUTES,
+    *many.ROUTES,
     *run_page.ROUTES,
     *run_actions.ROUTES,
     *schedules.ROUTES,

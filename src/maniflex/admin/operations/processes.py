@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from maniflex.admin.operations.desk import WorkDesk, seeing
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import show
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing, show_page
+from maniflex.admin.visit import Visit, show
 from maniflex.background.parameters import span
 from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import LATE_RUN, Overview

@@ -7,10 +7,8 @@ from typing import Any
 
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.operations.desk import WorkDesk, acting
-from maniflex.admin.operations.tabs import ROOT
-from maniflex.admin.route import Handler, act
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting
+from maniflex.admin.visit import Handler, Visit, act
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.errors import Abort
 from maniflex.pipeline.response import Response

@@ -8,11 +8,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from maniflex.admin.operations.desk import WorkDesk, read_instant, seeing
-from maniflex.admin.operations.reach import WorkReach
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import show
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, seeing, show_page
+from maniflex.admin.operations.parts import WorkReach
+from maniflex.admin.visit import Visit, show
 from maniflex.background.parameters import span
 from maniflex.background.runs.model import Status
 from maniflex.errors import InvalidQuery

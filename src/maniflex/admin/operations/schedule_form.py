@@ -8,12 +8,10 @@ from typing import Any
 
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.operations.desk import WorkDesk, acting, seeing
-from maniflex.admin.operations.due_times import DueTime, next_times
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, seeing, show_page
 from maniflex.admin.operations.run_actions import read_json
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import Handler, PanelRoute, act, show
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.schedules import DueTime, next_times
+from maniflex.admin.visit import Handler, PanelRoute, Visit, act, show
 from maniflex.background.schedules.cron import describe
 from maniflex.background.schedules.model import Schedule
 from maniflex.errors import Abort, InvalidSchedule

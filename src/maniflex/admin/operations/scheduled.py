@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maniflex.admin.operations.desk import WorkDesk, acting, seeing
-from maniflex.admin.operations.tabs import ROOT, show_page
-from maniflex.admin.route import act, show
-from maniflex.admin.visit import Visit
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, seeing, show_page
+from maniflex.admin.visit import Visit, act, show
 from maniflex.background.processes.overview import count_text
 from maniflex.background.scheduled_fields.observers import Report
 from maniflex.errors import NotFound
