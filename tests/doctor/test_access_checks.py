@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Model, Operation, Server, field
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.middleware import auth, response
 from maniflex.storage import LocalStorage
 from tests.kit.doctor import codes_of, declared, sound_server

@@ -21,7 +21,7 @@ from maniflex import Model, Server, field
 from maniflex.config import sqlite_path
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.doctor import postgres_checks, sqlite_checks
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
 from tests.kit.doctor import Leaflet, codes_of, declared, report_on, sound_server, stored

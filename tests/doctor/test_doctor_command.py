@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from maniflex import DeclarationError, Server
-from maniflex.doctor.check import Coded
-from maniflex.doctor.finding import Severity
-from maniflex.doctor.table import DECLARATION_CHECKS, UNREACHABLE, all_checks, database_checks
+from maniflex.doctor.check import Coded, Severity
+from maniflex.doctor.run import DECLARATION_CHECKS, UNREACHABLE, all_checks, database_checks
 from maniflex.sql.statement import Dialect
 from tests.kit.doctor import Leaflet, declared, report_on, sound_server
 from tests.kit.processes import ROOT, run_command

@@ -10,7 +10,7 @@ import pytest
 from maniflex import Context, Model, Operation, Server, field, has_many
 from maniflex.cli.measuring import measure_databases
 from maniflex.config import Config
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.middleware import auth, db
 from tests.kit.doctor import codes_of, report_on, stored
 

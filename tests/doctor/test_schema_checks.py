@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from maniflex import Model, field
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from tests.kit.doctor import codes_of, report_on, sound_server, stored
 from tests.kit.postgres import execute
 from tests.kit.processes import run_command

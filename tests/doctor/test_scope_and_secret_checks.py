@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, belongs_to, field
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.middleware import auth, db, service
 from tests.kit.doctor import codes_of, declared, sound_server
 

@@ -17,7 +17,7 @@ from maniflex import Model, Run, Server
 from maniflex.background.outbox.message import Message
 from maniflex.config import Trace
 from maniflex.doctor import setting_checks, work_checks
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.storage import LocalStorage, MemoryStorage
 from tests.kit.doctor import codes_of, declared, sound_server, stored
 from tests.kit.processes import run_command

@@ -10,7 +10,7 @@ from examples.blog.app import create_server as create_blog
 from examples.orders.server import create_server as create_shop
 from examples.saas.server import create_server as create_saas
 from maniflex import Config, Server
-from maniflex.doctor.finding import Severity
+from maniflex.doctor.check import Severity
 from maniflex.storage import LocalStorage
 from tests.kit.doctor import report_on
 from tests.kit.processes import ROOT

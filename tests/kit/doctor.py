@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex import Model, Server, field
-from maniflex.doctor.finding import DoctorReport, Finding, Severity
+from maniflex.doctor.check import DoctorReport, Finding, Severity
 from maniflex.doctor.run import examine
 from maniflex.middleware import auth
 

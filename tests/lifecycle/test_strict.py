@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from maniflex import Context, DeclarationError, Model, Next, Server, Trace, field, file
 from maniflex._limits import Limits
 from maniflex.cli import main
-from maniflex.doctor.table import codes
+from maniflex.doctor.run import codes
 from maniflex.middleware import auth, db
 from maniflex.testing import client
 from tests.kit import schema

@@ -20,7 +20,7 @@ from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.transfer.mapping import WrongMapping, make_map, suggest_fields
+from maniflex.transfer.cells import WrongMapping, make_map, suggest_fields
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import (
     ENCODINGS,

@@ -18,8 +18,8 @@ from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
 from maniflex.pipeline.operation import Operation
 from maniflex.transfer.batches import BATCH, store_batch, try_batch
+from maniflex.transfer.cells import importable_fields, key_fields, make_map
 from maniflex.transfer.importer import Importer, RowOutcome, RowResult
-from maniflex.transfer.mapping import importable_fields, key_fields, make_map
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, SourceRow, TextForm, UnreadableFile, read_rows
 

@@ -33,8 +33,7 @@ from maniflex.features.tabular import harmless
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.storage.signer import content_disposition
-from maniflex.transfer.cells import harmless_cell
-from maniflex.transfer.mapping import ERROR_COLUMN
+from maniflex.transfer.cells import ERROR_COLUMN, harmless_cell
 from maniflex.transfer.source import FileFormat
 
 _MOST_SHOWN = 100

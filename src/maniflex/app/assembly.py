@@ -14,20 +14,20 @@ from maniflex.app.databases import Databases, Stores, link_stores, make_stores, 
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
-from maniflex.app.route_descriptions import RouteDescriptions
+from maniflex.app.migrating import unregistered_targets
 from maniflex.app.route_guards import (
     GuardsByRoute,
     ProductionProblem,
+    RouteDescriptions,
     RouteGuards,
     guarded_routes,
     production_notes,
     production_problems,
 )
-from maniflex.app.strict_start import unregistered_targets
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
-from maniflex.doctor.finding import Ignore
+from maniflex.doctor.check import Ignore
 from maniflex.errors import DeclarationError
 from maniflex.features.history_options import keep_histories
 from maniflex.http.access_log import with_access_log

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from maniflex._arguments import explain_arguments
 from maniflex._service import Service, StartOnly
-from maniflex.app.admin_options import LOOPBACK, AdminOptions
 from maniflex.app.assembly import Assembly
+from maniflex.app.draft import InternalTables
 from maniflex.app.durable import Durable
-from maniflex.app.internal_tables import InternalTables
 from maniflex.app.lifecycle import Lifecycle
-from maniflex.doctor.finding import Ignore
+from maniflex.doctor.check import Ignore
 from maniflex.errors import ConfigError, DeclarationError
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
@@ -29,8 +30,9 @@ from maniflex.pipeline.tracing import Tracing
 from maniflex.storage.port import Storage
 
 if TYPE_CHECKING:
-    from maniflex.admin.declare import Admin
+    from maniflex.admin.declare import Admin, AdminAuth, Login, ModelName, Operations
     from maniflex.admin.superusers import Superusers
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 ObserverFn = TypeVar("ObserverFn", bound=Callable[[Observation], Any] | ObserverEntry)
@@ -276,7 +278,7 @@ class WithDeclarations:
         Targets are models, or names as findings have them: `"Post.title"`, `"POST /api/posts"`. Without
         any, it is silenced wherever it is found.
         """
-        from maniflex.doctor.table import codes
+        from maniflex.doctor.run import codes
 
         if code not in codes():
             raise DeclarationError(
@@ -312,3 +314,30 @@ class WithDeclarations:
             self._require_open("hooks are added")
             self._lifecycle.on_shutdown.append(fn)
         return fn
+
+
+# The keywords of `server.admin`, for type checkers; importing them loads nothing of the panel.
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class AdminOptions(TypedDict, total=False):
+    """Everything but the path."""
+
+    title: str
+    auth: str | Login | AdminAuth
+    role: str | None
+    models: Sequence[ModelName] | None
+    exclude: Sequence[ModelName]
+    read_only: bool
+    operations: bool | Operations
+    tenants: ModelName | None
+    accounts: ModelName | None
+    time_zone: str
+    templates: str | Path | None
+    assets: str | Path | None
+    texts: Mapping[str, str] | None
+    session_lifetime: timedelta
+    idle_timeout: timedelta
+    allow_unauthenticated: bool

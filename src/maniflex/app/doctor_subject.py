@@ -8,7 +8,7 @@ from typing import Any
 from maniflex.app.assembly import Assembly
 from maniflex.app.durable import Durable
 from maniflex.app.migrating import SchemaTables
-from maniflex.doctor.finding import Ignore
+from maniflex.doctor.check import Ignore
 from maniflex.doctor.subject import GuardedRoute, Subject
 from maniflex.features.actions import Action
 from maniflex.model.base import Model

@@ -43,7 +43,7 @@ from maniflex.pipeline.served import operation_problems
 
 if TYPE_CHECKING:
     from maniflex.admin.operations.parts import DurableParts
-    from maniflex.doctor.finding import DoctorReport
+    from maniflex.doctor.check import DoctorReport
 
 
 class Feature(Protocol):

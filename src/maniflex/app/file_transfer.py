@@ -27,8 +27,8 @@ from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.parse import parse
 from maniflex.transfer.batches import BATCH, store_batch, try_batch
+from maniflex.transfer.cells import importable_fields, key_fields, make_map, suggest_fields
 from maniflex.transfer.importer import Importer, RecordTarget, Reply, RowOutcome
-from maniflex.transfer.mapping import importable_fields, key_fields, make_map, suggest_fields
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, RowReader, TextForm, detect_form, read_rows
 

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maniflex.app.assembly import Assembly
+from maniflex._start_warnings import stop_collecting
 from maniflex.app.durable import Durable
 from maniflex.config import Config
-from maniflex.db.columns import read_heads
+from maniflex.db.columns import read_columns, read_heads
 from maniflex.db.current import reading
 from maniflex.db.decimal_schema import use_order_keys_if_there
-from maniflex.db.drift import check_drift
+from maniflex.db.drift import check_drift, refuse_drift
 from maniflex.db.history_schema import note_layouts
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
 from maniflex.db.records import Records
 from maniflex.db.schema_differences import check_queries
-from maniflex.errors import ManiflexError
+from maniflex.errors import DeclarationError, ManiflexError
 from maniflex.model.history_row import history_model, is_versioned
+from maniflex.model.meta import Kind, ModelMeta
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
+    from maniflex.app.assembly import Assembly
     from maniflex.db.short_locks import LockLimits
     from maniflex.migrations.target import MigrationTarget
+
 
 DEFAULT = "default"
 VERSIONS = "versions"
@@ -188,3 +191,51 @@ def _database_name(label: str) -> str:
     """The name of a database's directory: that of its file, or of the database on its server."""
     last = re.split(r"[/:]", label)[-1].removesuffix(".db")
     return re.sub(r"\W+", "_", last).strip("_") or "other"
+
+
+# What stops the start of a strict server: all that others are warned of, before a table is touched.
+
+
+def unregistered_targets(models: Iterable[ModelMeta]) -> Iterator[str]:
+    """Columns that are named like a reference to a model that is not registered."""
+    for meta in models:
+        keys = {relation.key for relation in meta.relations.values()}
+        for field in meta.fields:
+            stem = field.name.removesuffix("_id")
+            is_reference = stem != field.name and field.kind in (Kind.TEXT, Kind.UUID)
+            if is_reference and field.name not in keys and "relation" not in field.extra:
+                model = "".join(word.capitalize() for word in stem.split("_"))
+                yield (
+                    f"{meta.name}.{field.name}: no model named {model!r} is registered; register it, or say"
+                    " relation=None if it refers to none"
+                )
+
+
+async def refuse_table_warnings(
+    schemas: Iterable[tuple[Adapter, Sequence[ModelSql]]],
+    warnings: list[str],
+    *,
+    config: Config,
+    application: str,
+    makes_tables: bool,
+) -> None:
+    """Look at all tables without changing any; `DeclarationError` with everything there is to say of them.
+
+    `warnings` are those of this start so far, which the looks add to. A database that migration files keep
+    is checked against those.
+    """
+    problems: list[str] = []
+    for adapter, models in schemas:
+        stored = [model for model in models if not model.readonly]
+        if config.migrate_on_start or await read_heads(reading(adapter)) is not None:
+            continue
+        try:
+            if makes_tables:
+                await refuse_drift(adapter, [(model, await read_columns(adapter, model)) for model in stored])
+            else:
+                await check_drift(adapter, stored, application)
+        except DeclarationError as error:
+            problems += error.problems
+    if problems or warnings:
+        raise DeclarationError(*problems, *warnings)
+    stop_collecting()

@@ -30,9 +30,8 @@ from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
-from maniflex.app.migrating import SchemaTables
+from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
-from maniflex.app.strict_start import refuse_table_warnings
 from maniflex.background.loop import stalled
 from maniflex.background.threads import dead_parts
 from maniflex.config import Config

@@ -9,9 +9,8 @@ import click
 from maniflex.app.server import Server
 from maniflex.cli.process import run_loop
 from maniflex.cli.target import load
-from maniflex.doctor.finding import DoctorReport, Finding, Severity
-from maniflex.doctor.run import examine
-from maniflex.doctor.table import codes
+from maniflex.doctor.check import DoctorReport, Finding, Severity
+from maniflex.doctor.run import codes, examine
 from maniflex.errors import DeclarationError
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}

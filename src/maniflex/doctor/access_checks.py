@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from maniflex.doctor.check import DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import DeclarationCheck, Problem, Severity
 from maniflex.doctor.open_routes import (
     ACTIONS,
     FILES_AND_SEARCH,

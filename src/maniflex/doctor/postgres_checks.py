@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from maniflex.doctor.check import DatabaseCheck, DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
-from maniflex.doctor.living_processes import read_living
-from maniflex.doctor.subject import OpenDatabase, Subject
+from maniflex.doctor.check import DatabaseCheck, DeclarationCheck, Problem, Severity
+from maniflex.doctor.subject import OpenDatabase, Subject, read_living
 from maniflex.sql.statement import Sql, by_dialect
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import Any
 from maniflex.db.decimal_schema import use_order_keys_if_there
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
-from maniflex.doctor.check import Coded
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import Coded, Problem, Severity
 from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import Subject
 from maniflex.middleware.auth.guards import RoleGuard

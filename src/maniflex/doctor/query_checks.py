@@ -8,11 +8,9 @@ from typing import Any
 
 from maniflex.db.indexes import ExistingIndex, read_indexes
 from maniflex.db.port import Executor
-from maniflex.doctor.check import DatabaseCheck
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import DatabaseCheck, Problem, Severity
 from maniflex.doctor.sources import where_of
-from maniflex.doctor.subject import OpenDatabase
-from maniflex.doctor.table_sizes import LARGE, tables_over
+from maniflex.doctor.subject import LARGE, OpenDatabase, tables_over
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.pipeline.operation import Operation
 from maniflex.sql.decimal_order import has_order_key, order_column

@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from maniflex.db.schema_differences import Difference, What, find_differences
-from maniflex.doctor.check import DatabaseCheck
-from maniflex.doctor.finding import Problem, Severity
-from maniflex.doctor.living_processes import read_living
+from maniflex.doctor.check import DatabaseCheck, Problem, Severity
 from maniflex.doctor.sources import where_of
-from maniflex.doctor.subject import OpenDatabase
-from maniflex.doctor.table_sizes import tables_over
+from maniflex.doctor.subject import OpenDatabase, read_living, tables_over
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import statement_of
 from maniflex.sql.tables import quote

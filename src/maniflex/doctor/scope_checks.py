@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from maniflex.doctor.check import DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import DeclarationCheck, Problem, Severity
 from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import Subject
 from maniflex.middleware.db.scopes import TenantRule

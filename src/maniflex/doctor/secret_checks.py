@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from maniflex.doctor.check import DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import DeclarationCheck, Problem, Severity
 from maniflex.doctor.sources import texts_in_sources, where_of
 from maniflex.doctor.subject import Subject
 from maniflex.middleware.auth.credential_store import RefreshToken

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
-from maniflex.doctor.check import DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.check import DeclarationCheck, Problem, Severity
 from maniflex.doctor.subject import Subject
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.memory import MemoryStorage

@@ -12,10 +12,8 @@ from pathlib import Path
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.checkpoints import WARN_BYTES
 from maniflex.db.sqlite.connect import MEMORY, has_wal_mode
-from maniflex.doctor.check import DatabaseCheck, DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
-from maniflex.doctor.living_processes import read_living
-from maniflex.doctor.subject import OpenDatabase, Subject
+from maniflex.doctor.check import DatabaseCheck, DeclarationCheck, Problem, Severity
+from maniflex.doctor.subject import OpenDatabase, Subject, read_living
 from maniflex.sql.search import searchable_fields
 from maniflex.sql.statement import Sql
 

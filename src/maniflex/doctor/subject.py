@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
 from maniflex.background.outbox.api import Outbox
+from maniflex.background.processes.model import ProcessState, WorkProcess
+from maniflex.background.processes.overview import describe_no_taker
 from maniflex.background.runs.api import Work
 from maniflex.background.schedules.api import Schedules
 from maniflex.config import Config
+from maniflex.db.columns import read_columns
+from maniflex.db.current import reading
 from maniflex.db.port import Adapter, Executor
+from maniflex.db.records import Records
 from maniflex.db.store import Store
-from maniflex.doctor.finding import Ignore
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
@@ -24,9 +29,12 @@ from maniflex.pipeline.entry import Entry, Placement, Seat
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.tables import quote
 from maniflex.storage.port import Storage
 
 if TYPE_CHECKING:
+    from maniflex.doctor.check import Ignore
     from maniflex.migrations.target import MigrationTarget
 
 
@@ -116,3 +124,99 @@ class OpenDatabase:
     def is_default(self) -> bool:
         """Whether durable work keeps its tables here."""
         return self.adapter is self.subject.runtime.adapter
+
+
+# The processes of the application that live now, as their rows in `work_process` say.
+
+
+MOST = 1000
+
+
+class LivingProcesses:
+    """Who is there, and who was."""
+
+    def __init__(self, rows: list[WorkProcess], now: datetime) -> None:
+        self._rows, self._now = rows, now
+        self.alive = [one for one in rows if one.state(now) is ProcessState.ALIVE]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where they run."""
+        return sorted({one.host for one in self.alive})
+
+    @property
+    def fire_schedules(self) -> bool:
+        return any(one.schedules for one in self.alive)
+
+    def take_runs(self, type: str) -> bool:
+        return any(one.takes(type) for one in self.alive)
+
+    def take_messages(self, kind: str) -> bool:
+        return any(kind in one.kinds or "*" in one.kinds for one in self.alive)
+
+    def no_taker(self, type: str) -> str:
+        """That none takes runs of the type, and when the last one that did was seen."""
+        return describe_no_taker(self._rows, type, self._now)
+
+
+async def read_living(database: OpenDatabase) -> LivingProcesses:
+    """The processes of the application; none where no durable work is declared, which keeps their rows."""
+    subject = database.subject
+    store, now = subject.stores.get(WorkProcess), subject.work.clock.now()
+    if store is None or store.adapter is not subject.runtime.adapter:
+        return LivingProcesses([], now)
+    if not await read_columns(store.adapter, store.sql):
+        return LivingProcesses([], now)
+    records = Records[WorkProcess](store, reading(store.adapter))
+    rows = await records.list(sorts="seen_at:desc", limit=MOST)
+    return LivingProcesses(rows, now)
+
+
+# How large tables are, without counting all rows: from statistics, or by looking so far and no further.
+
+
+LARGE = 10_000  # rows
+
+_ESTIMATES = """
+SELECT c.relname, c.reltuples::bigint FROM pg_class c
+ WHERE c.oid = ANY (SELECT to_regclass(name) FROM unnest($1::text[]) AS name) AND c.reltuples >= 0
+"""
+
+
+async def estimate_rows(run: Executor, models: Sequence[ModelSql]) -> Mapping[str, int]:
+    """About how many rows each table has, by its name, as far as the database keeps count of them."""
+    if not models:
+        return {}
+    names = [quote(model.table.name, model.dialect) for model in models]
+    statement = by_dialect(run.dialect, sqlite=None, postgres=Sql(_ESTIMATES, (names,)))
+    return {} if statement is None else {row[0]: int(row[1]) for row in await run.fetch(statement)}
+
+
+async def tables_over(run: Executor, models: Sequence[ModelSql], limit: int = LARGE) -> list[ModelSql]:
+    """The models whose tables have more rows than that."""
+    estimates = await estimate_rows(run, models)
+    large = []
+    for model in models:
+        rows = estimates.get(model.table.name)
+        if (rows is None and await _has_row_at(run, model, limit)) or (rows is not None and rows > limit):
+            large.append(model)
+    return large
+
+
+async def _has_row_at(run: Executor, model: ModelSql, limit: int) -> bool:
+    """Whether there is one more row than that; reads no more of the table."""
+    table = quote(model.table.name, model.dialect)
+    if not await _exists(run, model):
+        return False
+    return await run.fetch_one(Sql(f"SELECT 1 FROM {table} LIMIT 1 OFFSET {limit}")) is not None
+
+
+_EXISTS: dict[Dialect, str] = {
+    Dialect.SQLITE: "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?",
+    Dialect.POSTGRES: "SELECT 1 WHERE to_regclass($1) IS NOT NULL",
+}
+
+
+async def _exists(run: Executor, model: ModelSql) -> bool:
+    name = by_dialect(model.dialect, sqlite=model.table.name, postgres=quote(model.table.name, model.dialect))
+    return await run.fetch_one(Sql(_EXISTS[model.dialect], (name,))) is not None

@@ -11,12 +11,9 @@ from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
 from maniflex.background.schedules.store import ScheduleStore
 from maniflex.db.columns import read_columns
-from maniflex.doctor.check import DatabaseCheck, DeclarationCheck
-from maniflex.doctor.finding import Problem, Severity
-from maniflex.doctor.living_processes import LivingProcesses, read_living
+from maniflex.doctor.check import DatabaseCheck, DeclarationCheck, Problem, Severity
 from maniflex.doctor.sources import at_place, place_of_function
-from maniflex.doctor.subject import OpenDatabase, Subject
-from maniflex.doctor.table_sizes import tables_over
+from maniflex.doctor.subject import LivingProcesses, OpenDatabase, Subject, read_living, tables_over
 from maniflex.model.base import Model
 from maniflex.sql.statement import Sql
 

@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo
 from maniflex.errors import InvalidQuery, ManiflexError
 from maniflex.model.meta import FieldMeta
 from maniflex.query.values import convert_value
-from maniflex.transfer.cells import CellProblem, is_same, read_cell, read_native
-from maniflex.transfer.mapping import ColumnMap
+from maniflex.transfer.cells import CellProblem, ColumnMap, is_same, read_cell, read_native
 from maniflex.transfer.source import FileFormat, SourceRow
 
 MOST_REMEMBERED = 500_000  # values of unique fields that a check compares within the file

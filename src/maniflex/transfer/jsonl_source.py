@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from maniflex.transfer.json_text import UnusableJson, read_json
 from maniflex.transfer.source import (
     LONGEST_LINE,
     MOST_COLUMNS,
@@ -14,6 +13,8 @@ from maniflex.transfer.source import (
     SourceRow,
     TextForm,
     UnreadableFile,
+    UnusableJson,
+    read_json,
     text_problem,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing, show_page
 from maniflex.admin.visit import Visit, show
-from maniflex.doctor.finding import Finding, Severity
+from maniflex.doctor.check import Finding, Severity
 from maniflex.pipeline.response import Response
 
 _TONES = {Severity.ERROR: 3, Severity.WARNING: 2, Severity.NOTE: 0}

@@ -19,7 +19,7 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
-from maniflex.doctor.finding import DoctorReport
+from maniflex.doctor.check import DoctorReport
 from maniflex.errors import NotFound
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import LOOKS, OPERATES
