@@ -14,8 +14,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from maniflex import Context, DeclarationError, Operation, Server
-from maniflex.pipeline.entry import Entry
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import Entry, EntryDocs, describe_nothing
 from maniflex.pipeline.registration import At
 from tests.catalogue.factories import class_of, entry_classes, factories, homes_of, sections
 from tests.catalogue.samples import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from maniflex.http import protocol, streaming
-from maniflex.pipeline import upload_progress
+from maniflex.pipeline import body as upload_progress
 from maniflex.storage import MemoryStorage
 from tests.file_routes.test_streams import END, FILMS, SlowReader, a_part
 from tests.file_routes.world import a_server, assert_nothing_stored, stored_keys

@@ -11,8 +11,8 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, field
 from maniflex.errors import BodyTooSlow, Unavailable
-from maniflex.pipeline import body_room
-from maniflex.pipeline.body_room import BodyRoom
+from maniflex.pipeline import body
+from maniflex.pipeline.body import BodyRoom
 from maniflex.testing import client
 
 SIZE = 100_000  # one that needs a place
@@ -37,7 +37,7 @@ def _count(server: Server) -> Callable[[], int]:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        if inside == body_room.WORKED_ON:
+        if inside == body.WORKED_ON:
             full.set()
         await full.wait()
         for _ in range(20):  # whoever could come too has the time to
@@ -58,7 +58,7 @@ async def test_so_many_large_bodies_are_worked_on_at_once_and_all_are_answered(d
         )
 
     assert [answer.status_code for answer in answers] == [201] * 12
-    assert most() == body_room.WORKED_ON
+    assert most() == body.WORKED_ON
 
 
 async def test_small_bodies_do_not_wait(database_url: str) -> None:
@@ -92,13 +92,13 @@ async def test_an_action_keeps_nobody_waiting_with_the_body_it_was_given(databas
     @server.action("POST", "/hold", request=dict[str, Any])
     async def hold(ctx: Context) -> int:
         begun.append(1)
-        if len(begun) == 3 * body_room.ARRIVING:
+        if len(begun) == 3 * body.ARRIVING:
             all_begun.set()
         await all_begun.wait()  # each waits for all others
         return len(ctx.body)
 
     async with client(server, database=database_url) as http:
-        posts = (http.post("/api/hold", content=_body(), headers=JSON) for _ in range(3 * body_room.ARRIVING))
+        posts = (http.post("/api/hold", content=_body(), headers=JSON) for _ in range(3 * body.ARRIVING))
         answers = await asyncio.gather(*posts)
 
     assert {answer.status_code for answer in answers} == {200}
@@ -147,21 +147,21 @@ async def test_a_request_in_a_transaction_does_not_wait_for_those_who_wait_for_i
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_room, "PATIENCE", 0.02)
-    monkeypatch.setattr(body_room, "GRACE", 0.02)
+    monkeypatch.setattr(body, "PATIENCE", 0.02)
+    monkeypatch.setattr(body, "GRACE", 0.02)
 
 
 async def _never() -> Any:
     await asyncio.Event().wait()
 
 
-async def _room(places: int) -> tuple[BodyRoom, list[body_room.BodyPlace]]:
+async def _room(places: int) -> tuple[BodyRoom, list[body.BodyPlace]]:
     room = BodyRoom(10)
     return room, [await room.admit(10, waits=True) for _ in range(places)]
 
 
 async def test_who_finds_no_place_in_time_is_told_to_come_again(hasty: None) -> None:
-    room, held = await _room(body_room.ARRIVING)
+    room, held = await _room(body.ARRIVING)
 
     with pytest.raises(Unavailable):
         await room.admit(10, waits=True)
@@ -171,8 +171,8 @@ async def test_who_finds_no_place_in_time_is_told_to_come_again(hasty: None) -> 
 
 
 async def test_a_body_that_does_not_come_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_room, "GRACE", 0.02)
-    room, held = await _room(body_room.ARRIVING)
+    monkeypatch.setattr(body, "GRACE", 0.02)
+    room, held = await _room(body.ARRIVING)
     stalled = asyncio.create_task(held[0].receive(_never))
     stalled.add_done_callback(lambda _: held[0].leave())
     await asyncio.sleep(0)
@@ -197,7 +197,7 @@ async def test_a_slow_body_has_its_time_while_nobody_waits(hasty: None) -> None:
 
 
 async def test_who_waits_is_let_in_by_turns_and_who_leaves_the_line_takes_nothing() -> None:
-    room, held = await _room(body_room.ARRIVING)
+    room, held = await _room(body.ARRIVING)
     waiting = [asyncio.create_task(room.admit(10, waits=True)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
@@ -212,11 +212,11 @@ async def test_who_waits_is_let_in_by_turns_and_who_leaves_the_line_takes_nothin
     (await waiting[2]).leave()
     for place in held:
         place.leave()
-    assert room.arriving.fits(10 * body_room.ARRIVING)
+    assert room.arriving.fits(10 * body.ARRIVING)
 
 
 async def test_a_place_given_to_a_request_that_just_ended_is_not_lost() -> None:
-    room, held = await _room(body_room.ARRIVING)
+    room, held = await _room(body.ARRIVING)
     waiting = asyncio.create_task(room.admit(10, waits=True))
     await asyncio.sleep(0)
     held[0].leave()  # it is let in
@@ -239,7 +239,7 @@ async def test_a_body_larger_than_the_room_has_it_alone() -> None:
 
 async def test_those_who_wait_for_each_other_go_on(hasty: None) -> None:
     """Work that has waited long goes on: what it waits for may be waiting for it."""
-    _, held = await _room(body_room.WORKED_ON + 1)
+    _, held = await _room(body.WORKED_ON + 1)
 
     for place in held:
         await place.work()

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
 from maniflex.http.streaming import Aborted
 from maniflex.middleware import auth, db, response, service, validate, workflow
-from maniflex.pipeline.callbacks import MEANT_FOR_TASKS
+from maniflex.pipeline.registration import MEANT_FOR_TASKS
 from maniflex.pipeline.response import Response
 from maniflex.testing import client
 from tests.kit.http import error_of

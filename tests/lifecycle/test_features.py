@@ -15,9 +15,8 @@ from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.features import FEATURES, Feature
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import ModelOptions
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.testing import client
 
 SOURCE = Path(maniflex.__file__).parent

@@ -19,7 +19,7 @@ from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
 from maniflex.background_api.metrics import HELP, PREFIX, MetricsPage
 from maniflex.errors import ConfigError, DeclarationError
-from maniflex.pipeline.request_numbers import RequestNumbers
+from maniflex.pipeline.observation import RequestNumbers
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.waiting import eventually

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from maniflex import Context, Model, Server
-from maniflex.pipeline.request_numbers import MOST_CODES
+from maniflex.pipeline.observation import MOST_CODES
 from maniflex.testing import client
 from tests.kit.processes import free_port, run_command, serve_process
 from tests.kit.waiting import eventually

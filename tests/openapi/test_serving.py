@@ -21,7 +21,7 @@ from maniflex.middleware.openapi import (
     set_description,
     set_title,
 )
-from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.context import OpenAPIContext
 from maniflex.testing import client
 from tests.kit.waiting import eventually
 

@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, belongs_to, field
 from maniflex.model.registry import Registry
-from maniflex.pipeline.request_query import RequestQuery
+from maniflex.pipeline.context import RequestQuery
 from maniflex.query.parse import parse
 from maniflex.query.query import Query
 from maniflex.sql.listing import Listing

@@ -21,13 +21,12 @@ from maniflex.http.routing import Router
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.in_process import BodyArgument, InProcess, RequestOptions, in_process_context
 from maniflex.pipeline.model_routes import browse_endpoints, private_endpoints, upload_endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Encode, Response
-from maniflex.pipeline.routes import TRIMMED, RouteBuilder
+from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
 from maniflex.query.operators import Op

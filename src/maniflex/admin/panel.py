@@ -21,10 +21,8 @@ from maniflex.http.routing import Router
 from maniflex.model.class_body import field_texts
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
 
 _HIDDEN = RouteDocs(hidden=True)
 _MOST_CONTROLS = 5_000

@@ -14,9 +14,9 @@ from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.db.backend import operators_of
 from maniflex.middleware.workflow.machine import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
-from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.served import keeps
+from maniflex.pipeline.routes import keeps
+from maniflex.pipeline.rules.transforms import Computed
 
 _LABELS = ("title", "name", "label", "subject", "email", "username", "number", "code", "slug", "key")
 _MOST_COLUMNS = 6

@@ -41,19 +41,16 @@ from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
-from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.context import OpenAPIContext
 from maniflex.pipeline.entry import Placement, place_entries, unused_models
 from maniflex.pipeline.in_process import InProcess
-from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policies import policy_table
-from maniflex.pipeline.policy_table import PolicyTable
 from maniflex.pipeline.registration import Pipeline
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, serves
+from maniflex.pipeline.rules.policies import PolicyTable, policy_table
+from maniflex.pipeline.rules.scopes import ScopeRule, scope_table
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope_rules import ScopeRule, scope_table
-from maniflex.pipeline.scope_table import ScopeTable
-from maniflex.pipeline.served import serves
+from maniflex.pipeline.scope import ScopeTable
 from maniflex.query.parse import OwnParameters
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import searchable_fields

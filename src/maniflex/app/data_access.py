@@ -20,12 +20,10 @@ from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.features.history_api import ModelHistory
 from maniflex.model.base import Model
-from maniflex.pipeline.context import AuthInfo
-from maniflex.pipeline.in_process import QueryArgument, in_process_context
-from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.context import AuthInfo, OpenAPIContext
+from maniflex.pipeline.in_process import QueryArgument, Scoped, current_scope, in_process_context, scoped_code
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.scoped_code import Scoped, current_scope, scoped_code
 
 M = TypeVar("M", bound=Model)
 

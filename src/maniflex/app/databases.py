@@ -20,8 +20,8 @@ from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.step_times import add_to_request
-from maniflex.pipeline.tracing import Tracing
+from maniflex.pipeline.chain import add_to_request
+from maniflex.pipeline.observation import Tracing
 
 Stores = Mapping[type[Model], Store]
 

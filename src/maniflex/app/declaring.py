@@ -22,11 +22,10 @@ from maniflex.features.search import GlobalSearch
 from maniflex.http.layers import Layer
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
-from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.observation import Observation
+from maniflex.pipeline.entry import LayerEntry, ObserverEntry
+from maniflex.pipeline.observation import Observation, Tracing
 from maniflex.pipeline.registration import Middleware, Pipeline
-from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
-from maniflex.pipeline.tracing import Tracing
+from maniflex.pipeline.rules.transforms import Computed
 from maniflex.storage.port import Storage
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from maniflex.doctor.check import Ignore
 from maniflex.doctor.subject import GuardedRoute, Subject
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
-from maniflex.pipeline.endpoints import Mount
+from maniflex.pipeline.routes import Mount
 
 
 def subject_of(

@@ -20,11 +20,10 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, ModelOptions, RelationKind
 from maniflex.model.registry import Registry
 from maniflex.openapi.serve import Description
-from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.observation import Observation
+from maniflex.pipeline.observation import Observation, Tracing
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
-from maniflex.pipeline.tracing import Tracing
+from maniflex.pipeline.rules.transforms import Computed
 
 if TYPE_CHECKING:
     from maniflex.admin.declare import Admin

@@ -34,11 +34,11 @@ from maniflex.files.api import Files
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
-from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.in_process import bind_run
 from maniflex.pipeline.registration import Pipeline
+from maniflex.pipeline.routes import Endpoint
+from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope_rules import ScopeRule
-from maniflex.pipeline.scoped_code import bind_run
 from maniflex.sql.statement import Dialect, Sql
 
 

@@ -35,11 +35,10 @@ from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.model_routes import model_endpoints
 from maniflex.pipeline.registration import can_guard_files, takes
-from maniflex.pipeline.served import operation_problems
+from maniflex.pipeline.routes import Endpoint, operation_problems
 
 if TYPE_CHECKING:
     from maniflex.admin.operations.parts import DurableParts

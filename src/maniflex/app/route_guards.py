@@ -17,14 +17,12 @@ from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Composer, in_order, opens
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.entry import Entry, Placement
-from maniflex.pipeline.entry_docs import EntryDocs, query_parameter
+from maniflex.pipeline.entry import Entry, EntryDocs, LayerEntry, Placement, query_parameter
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policies import UNCOUNTED_META
 from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
-from maniflex.pipeline.scope_rules import ScopeRule, unique_among_all
-from maniflex.pipeline.server_entries import LayerEntry
+from maniflex.pipeline.routes import Endpoint, Mount
+from maniflex.pipeline.rules.policies import UNCOUNTED_META
+from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
 _UNDECIDED = "neither an authenticator nor an exemption stands before it"
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none

@@ -15,10 +15,10 @@ from maniflex.model.base import Model
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.binding import bind
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of
+from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.runtime import Runtime
 
 

@@ -22,13 +22,12 @@ from maniflex.model.base import Model
 from maniflex.model.history_row import secret_names
 from maniflex.model.meta import ModelMeta, ModelOptions
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import ModelPolicies, TablePolicy
-from maniflex.pipeline.reach import Guard, view_through
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
+from maniflex.pipeline.rules.policies import ModelPolicies, TablePolicy
+from maniflex.pipeline.rules.reach import Guard, view_through
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Forced, Narrowed, Scope, holds, leaves
 from maniflex.sql import select

@@ -24,10 +24,9 @@ from maniflex.background_api.part_routes import rename_route
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
 
 
 def _as_job_status(endpoint: Endpoint) -> Endpoint:

@@ -13,13 +13,11 @@ from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.statements import BUCKETS as STATEMENT_BUCKETS
 from maniflex.db.statements import StatementDurations
-from maniflex.pipeline.bearer_token import require_token
+from maniflex.pipeline.answer import require_token
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.request_numbers import BUCKETS, RequestNumbers
+from maniflex.pipeline.observation import BUCKETS, RequestNumbers
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
 
 PREFIX = "maniflex_"
 HELP = {

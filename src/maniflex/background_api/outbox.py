@@ -23,11 +23,9 @@ from maniflex.errors import Conflict
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import browse_endpoints
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 from maniflex.pipeline.steps.response import Respond
 
 _REDRIVE = RouteDocs(

@@ -25,11 +25,10 @@ from maniflex.errors import Forbidden, InvalidQuery, Unauthorized, ValidationFai
 from maniflex.model.base import BY_ATTRIBUTE
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.context import AuthInfo, Context, RequestQuery
 from maniflex.pipeline.exchange import LOOKS, OPERATES
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.request_query import RequestQuery
 from maniflex.pipeline.steps.browse import PAGE
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter

@@ -20,11 +20,9 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 
 _READING = PartialTable(
     {

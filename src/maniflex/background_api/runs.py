@@ -38,14 +38,12 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.binding import binder
+from maniflex.pipeline.body import read_body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 from maniflex.pipeline.scope import stamp
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.response import Respond

@@ -34,14 +34,12 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import OPERATES
 from maniflex.pipeline.model_routes import private_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate

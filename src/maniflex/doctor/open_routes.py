@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.routes import Endpoint
 
 WRITES, ACTIONS, FILES_AND_SEARCH, READS = "T101", "T102", "T103", "T104"
 _OF_FILES = frozenset({*Operation.FILES, Operation.PRESIGN_UPLOAD})

@@ -20,7 +20,7 @@ from maniflex.middleware.auth.guards import RoleGuard
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.scope_rules import ScopeRule
+from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.sql.statement import Sql
 from maniflex.sql.tables import quote
 

@@ -9,7 +9,7 @@ from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import Subject
 from maniflex.middleware.db.scopes import TenantRule
 from maniflex.model.meta import ModelMeta, RelationKind
-from maniflex.pipeline.scope_rules import ScopeRule, unique_among_all
+from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
 
 def unbound_models(subject: Subject) -> Iterator[Problem]:

@@ -24,9 +24,9 @@ from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement, Seat
 from maniflex.pipeline.in_process import InProcess
+from maniflex.pipeline.routes import Endpoint, Mount
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect

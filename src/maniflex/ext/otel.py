@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from maniflex.db.statements import StatementObserver, log, shape_of
 from maniflex.errors import DeclarationError
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
-from maniflex.pipeline.request_numbers import OTHER, method_label
-from maniflex.pipeline.tracing import Tracing
+from maniflex.pipeline.observation import OTHER, Tracing, method_label
 
 try:
     from opentelemetry import context, metrics, propagate, trace

@@ -14,18 +14,15 @@ from starlette.responses import Response as StarletteResponse
 from maniflex._callables import is_async, label_of
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.chain import Default
+from maniflex.pipeline.chain import AnswersEarly, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.early_answer import AnswersEarly
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry, action_problems
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.redacted_answers import has_records_to_redact, redact_answer
 from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import TRIMMED, RouteBuilder
+from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.redactions import has_records_to_redact, redact_answer
 from maniflex.query.parse import pairs
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")

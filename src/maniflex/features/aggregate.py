@@ -17,16 +17,14 @@ from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery
 from maniflex.model.meta import Kind, ModelMeta
+from maniflex.pipeline.body import read_body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.reach import reach_again
-from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.reach import reach_again
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.aggregate import (
     ALIAS,

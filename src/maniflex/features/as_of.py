@@ -21,13 +21,12 @@ from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default, Handler
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
+from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id
-from maniflex.pipeline.transforms import change_records
 from maniflex.query.query import Filter, Narrowed, Query, Scope, leaves
 
 _NAME = b"as_of"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import unknown_model
-from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.registration import takes
+from maniflex.pipeline.rules.transforms import Computed
 
 ComputedFields = Mapping[type[Model], Sequence[Computed]]
 

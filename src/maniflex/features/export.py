@@ -33,15 +33,13 @@ from maniflex.features.tabular import (
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import RowPolicies
 from maniflex.pipeline.response import Response, no_answer_error
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.policies import RowPolicies
+from maniflex.pipeline.rules.transforms import change_rows
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.serializer import Serializer
-from maniflex.pipeline.transforms import change_rows
 from maniflex.query.parse import pairs
 from maniflex.sql.statement import Dialect, by_dialect
 

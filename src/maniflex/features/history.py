@@ -25,16 +25,14 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import update_endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id
-from maniflex.pipeline.transforms import change_records
 from maniflex.query.query import Query, Sort, leaves, through_record
 from maniflex.sql import select
 from maniflex.sql.history_layouts import typed_value

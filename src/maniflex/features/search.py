@@ -11,13 +11,11 @@ from maniflex._names import did_you_mean
 from maniflex.errors import Forbidden, InvalidQuery, OutOfScope, RequestError
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import ModelPolicies
-from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import TRIMMED, RouteBuilder
+from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.policies import ModelPolicies
+from maniflex.pipeline.rules.reach import Guard, Refused, admit
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
 from maniflex.query.query import Query

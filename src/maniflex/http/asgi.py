@@ -14,13 +14,12 @@ from maniflex.http.routing import Route, Router
 from maniflex.http.streaming import FencedChunks, Send, deliver, quiet_aborts, send_fenced
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
-from maniflex.pipeline.answer_headers import Header
-from maniflex.pipeline.context import AsgiScope, Context, Receive
-from maniflex.pipeline.endpoints import Endpoint, set_params
+from maniflex.pipeline.context import AsgiScope, Context, Header, Receive
 from maniflex.pipeline.exchange import OBSERVED
 from maniflex.pipeline.exchange import App as App
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.response import JSON, Response, error_response, panic_response
+from maniflex.pipeline.routes import Endpoint, set_params
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.watch import ClientGone
 

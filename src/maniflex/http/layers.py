@@ -11,14 +11,13 @@ from typing import Any
 
 from maniflex._fence import Fence
 from maniflex.http.observing import GuardedObserver, Observed, Observer
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.answer import send_answer
+from maniflex.pipeline.entry import Entry, LayerEntry, ObserverEntry
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
-from maniflex.pipeline.layer_answer import send_answer
+from maniflex.pipeline.observation import Tracing
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.response import panic_response
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
-from maniflex.pipeline.tracing import Tracing
 
 Layer = Callable[[App], App]
 

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from maniflex._client_address import TrustedProxies
 from maniflex._fence import Fence
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
-from maniflex.pipeline.observation import CLIENT_LEFT, Observation
-from maniflex.pipeline.request_numbers import MOST_DURATIONS, RequestNumbers
+from maniflex.pipeline.observation import CLIENT_LEFT, MOST_DURATIONS, Observation, RequestNumbers
+from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.runtime import Runtime
 
 Observer = Callable[[Observation], None]

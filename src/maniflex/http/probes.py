@@ -15,13 +15,11 @@ from maniflex._callables import is_async
 from maniflex._fence import Fence
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
-from maniflex.pipeline.bearer_token import require_token
+from maniflex.pipeline.answer import require_token
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
 
 _STATUS = {
     "type": "object",

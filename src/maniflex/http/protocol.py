@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from maniflex.config import Config
+from maniflex.pipeline.body import PATIENCE_KEY, PROGRESS, Patience
 from maniflex.pipeline.observation import Observation, refused_before
-from maniflex.pipeline.upload_progress import PATIENCE, PROGRESS, Patience
 
 UPLOAD_TIMEOUT = (
     90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
@@ -186,7 +186,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._due, self._in_head = self.loop.time() + self._limits.body, False
         self._patience.is_upload = self._is_upload = False
         self._arrived = 0
-        self.scope[PATIENCE] = self._patience  # type: ignore[literal-required]  # of our own
+        self.scope[PATIENCE_KEY] = self._patience  # type: ignore[literal-required]  # of our own
         if (
             self._size + self._reading > self._limits.head_size
             and self._size_of_headers() > self._limits.head_size

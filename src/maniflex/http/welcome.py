@@ -12,10 +12,8 @@ from pathlib import Path
 from maniflex.config import Config
 from maniflex.errors import NotFound
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
 
 RELOAD_ERROR = "_MANIFLEX_RELOAD_ERROR"  # names the file with what is wrong with the code that was saved last
 _STYLE = """

@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 from maniflex._arguments import explain_section
 from maniflex._setting_texts import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import Entry, EntryDocs, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
-from maniflex.pipeline.unknown_fields import UnknownFields, known_names
+from maniflex.pipeline.rules.checks import Check
+from maniflex.pipeline.steps.validate import UnknownFields, known_names
 
 __all__ = ["coerce_types", "max_body_size", "reject_unknown_fields", "strip_unknown_fields"]
 

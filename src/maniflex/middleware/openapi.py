@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from maniflex._arguments import explain_section
-from maniflex.pipeline.entry import ANYWHERE, Entry
-from maniflex.pipeline.entry_docs import describe_nothing
+from maniflex.pipeline.entry import ANYWHERE, Entry, describe_nothing
 from maniflex.pipeline.registration import Next
 
 __all__ = [

@@ -15,11 +15,11 @@ from maniflex.openapi import errors as texts
 from maniflex.openapi.operations import HEADERS, OperationWriter, in_order, is_usual
 from maniflex.openapi.parameters import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
-from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.endpoints import Endpoint
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import JSON
+from maniflex.pipeline.routes import Endpoint
+from maniflex.pipeline.rules.transforms import Computed
 
 _PAGE_META: Schema = {
     "type": "object",

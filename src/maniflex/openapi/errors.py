@@ -15,10 +15,9 @@ from maniflex import errors
 from maniflex._names import pluralise, snake_case
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.schema import Schema, ref
-from maniflex.pipeline.endpoints import Endpoint
-from maniflex.pipeline.entry_docs import RETRY_AFTER, answer_header
+from maniflex.pipeline.entry import RETRY_AFTER, answer_header
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import Endpoint, RouteDocs
 
 MEANINGS = {
     400: "The request cannot be understood.",

@@ -17,9 +17,8 @@ from maniflex.openapi import errors
 from maniflex.openapi import errors as texts
 from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar, Reachable
 from maniflex.openapi.schema import Schema, Schemas, ref
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import Endpoint, RouteDocs
 
 JSON = "application/json"
 HEADERS = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}

@@ -23,7 +23,7 @@ from maniflex.model.base import Model
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.model.value_rules import INT_MAX, INT_MIN
-from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.rules.transforms import Computed
 from maniflex.query.query import shows
 
 Schema = dict[str, Any]

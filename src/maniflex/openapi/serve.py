@@ -21,15 +21,11 @@ from typing import Any, cast
 import msgspec
 
 from maniflex.pipeline.chain import Handler
-from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.etags import digest_of, names_tag
-from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.context import Context, OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import OpenAPIPipeline
-from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.response import Response, digest_of, names_tag
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
 
 _SCRIPT = "text/javascript; charset=utf-8"
 ASSETS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
@@ -15,10 +15,8 @@ from maniflex.db.store import Store
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope import require_binding
-from maniflex.pipeline.scope_table import ScopeTable, TableRule
-from maniflex.pipeline.search import SearchHit, search, stores_to_search
+from maniflex.pipeline.scope import ScopeTable, TableRule, require_binding
+from maniflex.pipeline.search import search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
 from maniflex.query.query import (
@@ -31,6 +29,10 @@ from maniflex.query.query import (
     through_record,
     with_conditions,
 )
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.runtime import Runtime
+    from maniflex.pipeline.search import SearchHit
 
 M = TypeVar("M", bound=Model)
 

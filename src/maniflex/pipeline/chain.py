@@ -8,25 +8,22 @@ middleware that is an `Admission` is one more step in it.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from maniflex._callables import is_async
+from maniflex._caller import asking
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.admission import Admission
-from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer
 from maniflex.pipeline.entry import Entry, opens_lists
+from maniflex.pipeline.observation import Tracing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import PolicyTable, hidden_models
-from maniflex.pipeline.reach import Guard, Reach, forget_identity, let_pass
-from maniflex.pipeline.reached_middleware import is_exemption, middleware_to_pass
-from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.registration import (
+    Admission,
     At,
     Middleware,
     OpenAPIPipeline,
@@ -35,9 +32,18 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
-from maniflex.pipeline.step_times import StepTimes
+from maniflex.pipeline.rules.checks import Check
+from maniflex.pipeline.rules.policies import PolicyTable, hidden_models
+from maniflex.pipeline.rules.reach import (
+    Guard,
+    Reach,
+    forget_identity,
+    is_exemption,
+    let_pass,
+    middleware_to_pass,
+)
+from maniflex.pipeline.rules.redactions import Redactions
 from maniflex.pipeline.threads import Call
-from maniflex.pipeline.tracing import Tracing
 from maniflex.query.query import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
@@ -520,3 +526,119 @@ class InARow:
 def steps_of(handler: Handler) -> tuple[Default, ...]:
     """The steps of a chain, for the caller to take one by one: a coroutine less for every request."""
     return handler.steps if isinstance(handler, InARow) else (handler,)
+
+
+# The response step inside a transaction: run by middleware before the commit, and then not again.
+#
+# When a chain is composed, each `AnswersEarly` middleware in it gets the response step of its endpoint.
+# Only the endpoints that have one check whether they were answered; the others run as they always did.
+
+
+AnswerStep = Callable[[Context], Awaitable[None] | None]
+
+
+class EarlyAnswer:
+    """The response step of one endpoint, which some middleware of it may have run already."""
+
+    def __init__(self, steps: Sequence[AnswerStep]) -> None:
+        self._steps = tuple(steps)
+        self.has_takers = False
+
+    @property
+    def only_step(self) -> AnswerStep | None:
+        """The response step itself, where nothing else has a part in the answer."""
+        return self._steps[0] if len(self._steps) == 1 else None
+
+    def hand_to(self, chain: Sequence[tuple[Any, AnswerStep | None]]) -> None:
+        """Give the response step to the middleware of a chain, of that and of default steps, that runs it."""
+        for place, (middleware, _) in enumerate(chain):
+            if isinstance(middleware, AnswersEarly):
+                rest = chain[place + 1 :]
+                middleware.take_place(self, rest[0][1] if len(rest) == 1 else None)
+                self.has_takers = True
+
+    async def run(self, ctx: Context) -> None:
+        """Run the response step; it is not run again while its answer stands."""
+        await self._answer(ctx)
+        ctx.early_response = ctx.response
+
+    async def _answer(self, ctx: Context) -> None:
+        for step in self._steps:
+            outcome = step(ctx)
+            if outcome is not None:
+                await outcome
+
+    def __call__(self, ctx: Context) -> Awaitable[None] | None:
+        """Be the response step of the endpoint, which has nothing to do while the early answer stands."""
+        if ctx.response is not None and ctx.response is ctx.early_response:
+            return None
+        return self._steps[0](ctx) if len(self._steps) == 1 else self._answer(ctx)
+
+
+class AnswersEarly:
+    """Middleware that runs the response step itself, while its transaction is open."""
+
+    early_answer: EarlyAnswer  # of the endpoint it stands in
+
+    def __call__(self, ctx: Context, next: Callable[[], Awaitable[None]], /) -> Awaitable[None]:
+        """A plain function: what it gives to await is `next()` itself where there is nothing to do."""
+        raise NotImplementedError
+
+    def take_place(self, early_answer: EarlyAnswer, next_step: AnswerStep | None) -> None:
+        """Learn of the endpoint; `next_step` is given where it is all that comes behind."""
+        self.early_answer = early_answer
+
+    def take_over(self, step: AnswerStep, run: AnswerStep) -> bool:
+        """Whether it runs the default step before it by itself; `run` is that step, with its trace if any."""
+        return False
+
+    async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
+        """Go around the handler of an action, whose request has been read and checked."""
+        await call()
+
+
+# How long the steps of one request took, and its statements: the header `Server-Timing`.
+#
+# The time of a middleware includes what it waits for (an admission waits for nothing behind it), so the
+# times of a request do not add up to its own.
+
+
+_NO_TOKEN = re.compile(r"[^A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class StepTimes:
+    """The times of one request, in the order its steps ended."""
+
+    __slots__ = ("_statements", "_statements_seconds", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[str, float]] = []
+        self._statements = 0
+        self._statements_seconds = 0.0
+
+    def add(self, label: str, seconds: float) -> None:
+        self._steps.append((label, seconds))
+
+    def add_statement(self, seconds: float) -> None:
+        self._statements += 1
+        self._statements_seconds += seconds
+
+    def header(self) -> str:
+        """The times as a browser shows them."""
+        entries = [_entry(label, seconds, label) for label, seconds in self._steps]
+        count = f"{self._statements} statement{'' if self._statements == 1 else 's'}"
+        return ", ".join([*entries, _entry("database", self._statements_seconds, count)])
+
+
+def _entry(label: str, seconds: float, description: str) -> str:
+    name = _NO_TOKEN.sub("-", label).strip("-") or "step"
+    quoted = description.encode("ascii", "replace").decode().replace("\\", "").replace('"', "")
+    described = "" if description == name else f';desc="{quoted}"'
+    return f"{name};dur={seconds * 1000:.3f}{described}"
+
+
+def add_to_request(text: str, began: float, ended: float, error: BaseException | None) -> None:
+    """Add a statement to the times of the request that asked for it."""
+    times: StepTimes | None = getattr(asking.get(), "step_times", None)
+    if times is not None:
+        times.add_statement(ended - began)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol
+from weakref import ref
 
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from typing_extensions import TypeVar
 
@@ -22,28 +34,182 @@ from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRe
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
-from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.body import Body, written_number
+from maniflex.pipeline.body import Body, check_type_of_kept, keep_body, read_body, written_number
 from maniflex.pipeline.exchange import OBSERVED, Exchange
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Receive as Receive
-from maniflex.pipeline.later_receive import ClientRequest
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.read_body import check_type_of_kept, keep_body, read_body
-from maniflex.pipeline.request_log import RequestLogger, request_fields
-from maniflex.pipeline.request_query import RequestQuery
-from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.scope_table import ScopeTable, TableRule
+from maniflex.pipeline.scope import ScopeTable, TableRule
+from maniflex.query.operators import Op
 from maniflex.query.parse import pairs
-from maniflex.query.query import ClientQuery, Forced, ModellessQuery, Narrowed, Query
+from maniflex.query.query import (
+    ClientQuery,
+    Cursor,
+    Filter,
+    Forced,
+    Include,
+    ModellessQuery,
+    ModelName,
+    Models,
+    Narrowed,
+    Query,
+    Scope,
+    Sort,
+)
 
 if TYPE_CHECKING:
     from maniflex.app.server import Server
     from maniflex.pipeline.runtime import Runtime, Work
 
+
+# Headers that code adds to every kind of answer: a record, a refusal, a stream.
+
+
+Header = tuple[bytes, bytes]
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_COOKIE_TEXT = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
+_ATTRIBUTE = re.compile(r"[\x20-\x3a\x3c-\x7e]*")
+_OURS = frozenset({"connection", "content-length", "content-type", "transfer-encoding", "x-request-id"})
+_SAME_SITE = {"lax": "Lax", "strict": "Strict", "none": "None"}
+
+
+class AnswerHeaders:
+    """The part of a context that adds headers to its answer."""
+
+    extra_headers: list[Header] | None = None
+
+    def add_header(self, name: str, value: str) -> None:
+        """Send this header with the answer, also with a refusal; the same name may be added several times."""
+        if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
+            raise ValueError(f"{name!r} is no name of a header that can be added")
+        if any(ord(letter) < 32 and letter != "\t" for letter in value):
+            raise ValueError(f"the header {name!r} contains a control character")
+        header = name.lower().encode("ascii"), value.encode("latin-1")
+        if self.extra_headers is None:
+            self.extra_headers = [header]
+        else:
+            self.extra_headers.append(header)
+
+    def set_cookie(
+        self,
+        name: str,
+        value: str,
+        *,
+        max_age: timedelta | float | None = None,
+        path: str = "/",
+        domain: str | None = None,
+        secure: bool = True,
+        http_only: bool = True,
+        same_site: str = "lax",
+    ) -> None:
+        """Have the client keep a cookie; `max_age=0` takes one away."""
+        if not _TOKEN.fullmatch(name) or not _COOKIE_TEXT.fullmatch(value):
+            raise ValueError(f"the cookie {name!r} has letters that no cookie can carry")
+        if not _ATTRIBUTE.fullmatch(path + (domain or "")):
+            raise ValueError(f"the path or domain of the cookie {name!r} cannot be written")
+        parts = [f"{name}={value}", f"Path={path}"]
+        if max_age is not None:
+            seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
+            parts.append(f"Max-Age={int(seconds)}")
+        if domain is not None:
+            parts.append(f"Domain={domain}")
+        parts += [*(["Secure"] if secure else []), *(["HttpOnly"] if http_only else [])]
+        self.add_header("set-cookie", "; ".join([*parts, f"SameSite={_SAME_SITE[same_site.lower()]}"]))
+
+
+# `ctx.query`: the query of a request as code sees it, to be read, narrowed and bound.
+#
+# A `Query` is a value that requests share; a change made here replaces the query of the one request.
+
+
 T = TypeVar("T")
+
+
+class QueryHolder(Protocol):
+    """A request, whose query is there."""
+
+    _query: Query | None
+
+
+class _QueryPart(Generic[T]):
+    """One part of the query, as an attribute that can be set."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, face: RequestQuery, owner: type) -> T:
+        part: T = getattr(face._value, self._name)
+        return part
+
+    def __set__(self, face: RequestQuery, value: T) -> None:
+        face._value = face._value.with_(**{self._name: value})
+
+
+class RequestQuery:
+    """What the request asks for. It is made when code looks at `ctx.query`: no other request pays for it."""
+
+    __slots__ = ("_holder",)
+
+    page: _QueryPart[int] = _QueryPart()
+    limit: _QueryPart[int | None] = _QueryPart()
+    filters: _QueryPart[tuple[Filter, ...]] = _QueryPart()
+    sorts: _QueryPart[tuple[Sort, ...]] = _QueryPart()
+    includes: _QueryPart[tuple[Include, ...]] = _QueryPart()
+    select: _QueryPart[tuple[FieldMeta, ...] | None] = _QueryPart()
+    search: _QueryPart[str | None] = _QueryPart()
+    cursor: _QueryPart[Cursor | None] = _QueryPart()
+
+    def __init__(self, holder: QueryHolder) -> None:
+        self._holder = holder
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+    @property
+    def _value(self) -> Query:
+        query = self._holder._query
+        assert query is not None
+        return query
+
+    @_value.setter
+    def _value(self, query: Query) -> None:
+        self._holder._query = query
+
+    @property
+    def model(self) -> ModelMeta:
+        return self._value.model
+
+    @property
+    def models(self) -> Models:
+        return self._value.models
+
+    @property
+    def forced(self) -> Scope:
+        """The conditions the request is bound to."""
+        return self._value.forced
+
+    def add_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
+        """Narrow the list further; unlike a client, code may use any field."""
+        self._value = self._value.with_filter(name, value, op)
+
+    def add_sort(self, name: str, direction: str = "asc") -> None:
+        """Sort by one more field, after those already there."""
+        self._value = self._value.with_sort(name, direction)
+
+    def force(self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None) -> None:
+        """Bind the request to rows where this holds, on every surface; a client cannot undo it.
+
+        The condition binds every model of the request that has such a field, or `model` alone. A
+        dotted name binds rows through the record they belong to: `order.tenant_id`.
+        """
+        holder = self._holder
+        assert holder._query is not None
+        holder._query = holder._query.with_force(name, value, op, model=model)
+
+
 R = TypeVar("R", default=Any)
 
 
@@ -515,3 +681,116 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
 
 class _LeaveTransaction(Exception):
     """Leaves a transaction's block so that it rolls back, and goes no further."""
+
+
+# Small values that a context keeps for middleware.
+
+
+class State(dict[str, Any]):
+    """Values one middleware leaves for another, by key or by attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"nothing was stored as {name!r} on ctx.state") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class Columns(list[str]):
+    """Names of columns; one that the client did not select can be removed all the same."""
+
+    def remove(self, name: str) -> None:
+        if name in self:
+            super().remove(name)
+
+
+# The request as Starlette shows it, over the channel as it will be when it is asked.
+
+
+class ClientRequest(Request):
+    """The request of a context. What it reads of the body is kept for the steps that come later.
+
+    Without a model (actions, the panel) the handler is the last to read: streams and forms pass by unkept.
+    """
+
+    def __init__(self, scope: AsgiScope, ctx: Context) -> None:
+        super().__init__(scope, later_receive(ctx))
+        self._context = ref(ctx)  # not the context itself, which has this request
+
+    async def body(self) -> bytes:
+        ctx = self._context()
+        if ctx is not None and not hasattr(self, "_body"):
+            self._body = await ctx.read_body()
+        return await super().body()
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        await self._keep()
+        async for chunk in super().stream():
+            yield chunk
+
+    async def _get_form(self, **limits: Any) -> FormData:
+        await self._keep()
+        return await super()._get_form(**limits)
+
+    async def _keep(self) -> None:
+        ctx = self._context()
+        model: ModelMeta | None = None if ctx is None else ctx.model
+        if model is not None and not self._stream_consumed:
+            await self.body()
+
+
+def later_receive(ctx: Exchange) -> Receive:
+    """`ctx.receive` as it will be: the watch for a client that leaves puts another in its place."""
+    now, later = ctx.receive, ref(ctx)
+
+    async def receive() -> Any:
+        ctx = later()
+        if ctx is None:
+            return await now()
+        ctx.body_asked = True
+        message = await ctx.receive()
+        ctx.body_complete = not message.get("more_body")
+        return message
+
+    return receive
+
+
+# Log lines about one request: they name it, its caller as far as that is known, and its route.
+
+
+class RequestLogger(logging.LoggerAdapter[logging.Logger]):
+    """The logger of a request; fields that a call gives along are kept beside those of the request."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def request_fields(ctx: Context) -> Mapping[str, str]:
+    """What a log line says of the request it is about; a text that is not known is empty."""
+    auth = ctx.auth
+    return {
+        "request_id": ctx.request_id,
+        "trace_id": ctx.trace_id,
+        "traceparent": ctx.traceparent,
+        "service": ctx.service_name,
+        "user_id": "" if auth is None else auth.user_id,
+        "tenant_id": "" if auth is None else auth.tenant_id,
+        "route": ctx.route_path,
+    }
+
+
+# A request for the API description, as the middleware of its own pipeline sees it.
+
+
+class OpenAPIContext(Context):
+    """A request for the API description; `spec` is the document, from the generate step on."""
+
+    spec: dict[str, Any]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.spec = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from maniflex._callables import label_of
 from maniflex._names import did_you_mean
@@ -19,24 +19,20 @@ from maniflex.db.port import Tx
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.model.registry import name_of, unknown_model
-from maniflex.pipeline.callbacks import ask as ask
-from maniflex.pipeline.checks import Check, RowCheck
-from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.exchange import App
+from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.redactions import RedactionRule
-from maniflex.pipeline.registration import (
-    At,
-    Middleware,
-    Next,
-    Pipeline,
-    Registration,
-    Served,
-    Step,
-    nothing_serves,
-)
-from maniflex.pipeline.transforms import Transform
+from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, nothing_serves
+from maniflex.pipeline.registration import ask as ask
+from maniflex.pipeline.rules.checks import Check, RowCheck
 from maniflex.query.query import find_field
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.context import Context
+    from maniflex.pipeline.registration import Next, Served, Step
+    from maniflex.pipeline.rules.redactions import RedactionRule
+    from maniflex.pipeline.rules.transforms import Transform
+    from maniflex.pipeline.runtime import Runtime
 
 Make = Callable[[ModelMeta | None, Operation], Middleware | None]
 ANYWHERE = (At.BEFORE, At.AFTER)
@@ -503,3 +499,105 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     field = find_field(meta, name)
     assert field is not None, f"{meta.name} has no field {name!r}"
     return field
+
+
+# What an entry of the catalogue adds to the API description of the routes it acts on.
+
+
+@dataclass(frozen=True, slots=True)
+class EntryDocs:
+    """The parts of OpenAPI operations that an entry is the reason for."""
+
+    # Name → scheme. A caller needs one of those that the entries of a route name.
+    security: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: Sequence[Mapping[str, Any]] = ()
+    refusals: Mapping[int, Sequence[str]] = field(default_factory=dict)  # status → codes
+    refusal_headers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # status → headers
+    answer_headers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of successes
+    answers: Mapping[int, str] = field(default_factory=dict)  # further answers without a body
+    page_meta: Mapping[str, Any] | None = None  # the schema of a counted page's `meta`, in its place
+    body: Mapping[str, Any] | None = None  # the schema of successes, in the place of the usual envelope
+    status: int | None = None  # of the success of an action, in the place of the usual ones
+
+
+def describe_nothing(entry: Any, model: Any, operation: Any) -> EntryDocs | None:
+    """The `docs` of an entry that gives the API description nothing to say, on purpose."""
+    return None
+
+
+def header_parameter(name: str, description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
+    """A request header, as a parameter of an operation; `schema` narrows its text."""
+    return _parameter("header", name, description, required, schema)
+
+
+def query_parameter(name: str, description: str) -> dict[str, Any]:
+    """A parameter of the query string."""
+    return _parameter("query", name, description, False, {})
+
+
+def cookie_parameter(name: str, description: str) -> dict[str, Any]:
+    """A cookie, as a parameter of an operation."""
+    return _parameter("cookie", name, description, False, {})
+
+
+def _parameter(
+    place: str, name: str, description: str, required: bool, schema: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "description": description,
+        "required": required,
+        "schema": {"type": "string", **schema},
+    }
+
+
+def answer_header(description: str, kind: str = "string") -> dict[str, Any]:
+    """A header of an answer."""
+    return {"description": description, "schema": {"type": kind}}
+
+
+# Of an entry that reads the body of an action itself.
+BODY_REFUSALS: Mapping[int, Sequence[str]] = {400: ["BODY_READ_ERROR"], 413: ["BODY_READ_ERROR"]}
+RETRY_AFTER = answer_header("In how many seconds to ask again.", "integer")
+
+
+# Entries of the catalogue that act on every request of a server, on all routes and none.
+#
+# A `LayerEntry` goes around the whole application, an `ObserverEntry` sees each request when it is over.
+# They are given to `server.use` and `server.observe`, or registered on a step, from where they are
+# lifted.
+
+
+class ServerEntry(Entry):
+    """An entry that is registered once for the whole server."""
+
+    homes: ClassVar = {"response": ANYWHERE}
+    is_lifted = True
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        return ()
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        if seat.is_named or seat.operations is not None:
+            yield "it acts on every request; register it without models= and operations="
+
+    def server_problems(self) -> Iterable[str]:
+        """What stops the start when it is given to `server.use` or `server.observe`."""
+        return ()
+
+
+class LayerEntry(ServerEntry):
+    """An entry that goes around the whole application."""
+
+    def layer(self, app: App, runtime: Runtime) -> App:
+        """The application with the entry around it."""
+        raise NotImplementedError
+
+
+class ObserverEntry(ServerEntry):
+    """An entry that sees every request when it is over."""
+
+    def observe(self, seen: Observation) -> None:
+        """Take note of one request."""
+        raise NotImplementedError

@@ -17,9 +17,9 @@ from maniflex.query.query import Query, Scope
 from maniflex.sql.listing import Listing
 
 if TYPE_CHECKING:
-    from maniflex.pipeline.body_room import BodyPlace
+    from maniflex.pipeline.body import BodyPlace
+    from maniflex.pipeline.chain import StepTimes
     from maniflex.pipeline.runtime import Runtime
-    from maniflex.pipeline.step_times import StepTimes
     from maniflex.pipeline.watch import WatchedRequest
 
 AsgiScope = MutableMapping[str, Any]

@@ -17,9 +17,9 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from maniflex.errors import OwnAnswerTooLarge
-from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.response import Encode, Response
 from maniflex.pipeline.serializer import encoder
+from maniflex.pipeline.threads import LARGE
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime

@@ -8,23 +8,18 @@ from typing import Any
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default, Target
-from maniflex.pipeline.checks import RowCheck, row_checks, value_rules
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.checks import RowCheck, row_checks, value_rules
 from maniflex.pipeline.steps.browse import Browse
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
-from maniflex.pipeline.steps.policed_writes import PolicedWrites
-from maniflex.pipeline.steps.redacted_response import RedactedRespond
-from maniflex.pipeline.steps.response import Respond
-from maniflex.pipeline.steps.shown_rows import ShownRows, judge_of_written
-from maniflex.pipeline.steps.validate import Validate
-from maniflex.pipeline.unknown_fields import UnknownFields
+from maniflex.pipeline.steps.policies import PolicedWrites, ShownRows, judge_of_written
+from maniflex.pipeline.steps.response import RedactedRespond, Respond
+from maniflex.pipeline.steps.validate import UnknownFields, Validate
 from maniflex.query.query import reachable_models
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,12 +14,11 @@ from typing import Any, TypeVar, cast
 from maniflex._arguments import explain_arguments
 from maniflex._callables import label_of
 from maniflex._names import did_you_mean
-from maniflex.errors import DeclarationError
+from maniflex.errors import CallbackFailed, DeclarationError, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import name_of, unknown_model
-from maniflex.pipeline.context import Context
-from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.context import Context, OpenAPIContext
 from maniflex.pipeline.operation import Operation, covered, opened
 from maniflex.query.parse import PARAMETERS
 
@@ -436,3 +436,46 @@ def _operations(operations: Any, where: str) -> frozenset[Operation] | None:
         return frozenset(Operation(o) for o in names)
     except ValueError as error:
         raise DeclarationError(f"{where}: {error}; there are: {', '.join(Operation)}") from None
+
+
+# Functions of the application that entries ask: plain or async, and never taken for a yes when they fail.
+
+
+MEANT_FOR_TASKS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)  # perhaps; `answer` tells
+
+
+async def ask(ctx: object, fn: Callable[..., Any], *args: Any) -> Any:
+    """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
+    try:
+        outcome = fn(*args)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+    except (RequestError, *MEANT_FOR_TASKS):
+        raise
+    except BaseException as error:
+        raise callback_failure(fn) from error
+
+
+def callback_failure(fn: Any) -> CallbackFailed:
+    """The refusal of a request whose callback raised something else."""
+    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")
+
+
+# Middleware that has its say before a request goes on, and nothing to do afterwards.
+#
+# In a chain it is a step in a row, where other middleware goes around all that comes behind it. That
+# spares a request two coroutines for each, and every wait for the database a way through them.
+
+
+class Admission:
+    """Lets a request pass or refuses it."""
+
+    def admit(self, ctx: Context) -> Awaitable[None] | None:
+        """Let it pass, or raise; gives something to await only where that takes waiting."""
+        raise NotImplementedError
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        """Be middleware, where something else than a chain runs it."""
+        outcome = self.admit(ctx)
+        if outcome is not None:
+            await outcome
+        await next()

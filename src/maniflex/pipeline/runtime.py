@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
+import re
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
@@ -19,22 +23,21 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.db.statements import StatementDurations
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError, NoStorage, NotFound, RequestError
+from maniflex.errors import DeclarationError, NoStorage, NotFound, RequestError, Unavailable
 from maniflex.model.base import Model
-from maniflex.pipeline.body_room import BodyRoom
-from maniflex.pipeline.file_routes import FileRoutes
-from maniflex.pipeline.offload import Offload
-from maniflex.pipeline.outages import OutageLog
-from maniflex.pipeline.policy_table import PolicyTable
-from maniflex.pipeline.redactions import Redactions
-from maniflex.pipeline.request_ids import RequestIds
-from maniflex.pipeline.request_numbers import RequestNumbers
-from maniflex.pipeline.scope_table import ScopeTable
+from maniflex.pipeline.body import BodyRoom
+from maniflex.pipeline.observation import RequestNumbers, Tracing
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.rules.redactions import Redactions
+from maniflex.pipeline.scope import ScopeTable
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
-from maniflex.pipeline.threads import Threads, refuse_when_over
-from maniflex.pipeline.tracing import Tracing
-from maniflex.pipeline.transforms import Transform
+from maniflex.pipeline.threads import Offload, Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
+from maniflex.query.query import Scope
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.rules.policies import PolicyTable
+    from maniflex.pipeline.rules.transforms import Transform
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
@@ -162,3 +165,113 @@ class Tasks:
         if late:
             await asyncio.wait(late, timeout=1)
         return len(late)
+
+
+# Log a database that is away or full once a second, not once for each request it fails.
+
+
+PAUSE = 1.0  # seconds
+
+
+def is_outage(error: RequestError) -> bool:
+    """Whether the error says no more than that the database is away, which it will say again."""
+    return isinstance(error, Unavailable) or isinstance(error.__cause__, Unavailable)
+
+
+class OutageLog:
+    """The outages of one server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._again_at = 0.0
+        self._unsaid = 0
+
+    def note(self, error: RequestError, logger: Any) -> None:
+        """Write one line with the causes, unless one was written just now."""
+        now = self._clock()
+        if now < self._again_at:
+            self._unsaid += 1
+            return
+        others = f" (and {self._unsaid} more since the last such line)" if self._unsaid else ""
+        self._again_at, self._unsaid = now + PAUSE, 0
+        logger.error("%s %s: %s%s", error.status, error.code, _with_causes(error), others)
+
+
+def _with_causes(error: BaseException) -> str:
+    texts = [str(error)]
+    while (cause := error.__cause__) is not None:
+        texts.append(repr(cause))
+        error = cause
+    return ": ".join(texts)
+
+
+# The id of a request: the one the client sent, or a new one; and the trace it is a part of.
+
+
+MOST_TRACEPARENT = 200
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+# Version, trace, span and flags; zeros are no id.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_LENGTH = 55  # of all of them; a later version may have more behind it
+
+
+def read_traceparent(text: str) -> str:
+    """The header `traceparent` as W3C defines it; empty for anything else."""
+    text = text.strip()
+    if len(text) > MOST_TRACEPARENT or not _TRACEPARENT.match(text):
+        return ""
+    rest = text[_LENGTH:]
+    return text if not rest or (rest[0] == "-" and text[:2] != "00") else ""
+
+
+class RequestIds:
+    """Gives every request its id."""
+
+    def __init__(self) -> None:
+        # An id must be unique and cheap, not secret: a random start and a counter are both.
+        self._prefix = secrets.token_hex(8).encode()
+        self._count = itertools.count(1)
+
+    def identify(self, scope: Mapping[str, Any]) -> tuple[bytes, str]:
+        """The id of the request, and the `traceparent` it came with; an unreadable one is as good as none."""
+        request_id, traceparent = b"", ""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                if _REQUEST_ID.fullmatch(value):
+                    request_id = value
+            elif name == b"traceparent":
+                traceparent = read_traceparent(value.decode("latin-1"))
+        return request_id or b"%s-%x" % (self._prefix, next(self._count)), traceparent
+
+
+# What a feature adds to the writing routes of models with file fields: forms, and the files they bring.
+
+
+Step = Callable[[Any], Awaitable[None] | None]  # of the context
+Touchable = Callable[[Any], Scope]
+
+
+class FileRoutes(Protocol):
+    """The steps of one model's creates and updates that have to do with files."""
+
+    @property
+    def takes_forms(self) -> bool:
+        """Whether there is a storage, and a field that a client may upload to."""
+        ...
+
+    def read_body(self, read_json: Step, operation: Operation, touchable: Touchable) -> Step:
+        """The deserialize step: a form, or JSON as `read_json` has it."""
+        ...
+
+    def settle_files(self, operation: Operation, touchable: Touchable, *, restores: bool = False) -> Step:
+        """The end of the validate step: the keys that are named are checked, and files are stored.
+
+        What a request `restores`, the record has named before.
+        """
+        ...
+
+    async def clean_up(self, ctx: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        """Middleware around the whole request: what is stored of a request that fails does not stay."""
+        ...

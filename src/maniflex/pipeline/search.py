@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from maniflex.db.budget import Budget
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
-from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import find_unbound
 from maniflex.query.query import Scope, SearchText
 from maniflex.sql.search import searchable_fields
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.runtime import Runtime
 
 DEFAULT_HITS = 20
 _LONGEST_SNIPPET = 240

@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import (
-    AsyncIterable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-    Set,
-    ValuesView,
-)
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from maniflex.db.budget import Budget
+from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
 from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.query import cursor
+from maniflex.query.query import Query
 from maniflex.sql.codec import encode_json
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.rules.transforms import Transform
 
 _plain_encoder = msgspec.json.Encoder()
 _MOST_SELECTIONS = 256
@@ -219,3 +216,92 @@ def _dump(value: Any, context: Any) -> Any:
         return value.model_dump(by_alias=True, warnings=False, context=context)
     except TypeError:  # a set whose items become dicts, which no set can hold
         return value.model_dump(mode="json", by_alias=True, warnings=False, context=context)
+
+
+# Related records as they go into an answer.
+
+
+Changing = list[tuple[type[Model], list[dict[str, Any]]]]
+
+
+def serialize_related(
+    serializers: Mapping[type[Model], Serializer],
+    transforms: Mapping[type[Model], Sequence[Transform]],
+    related: Related,
+    changing: Changing,
+) -> dict[str, Any]:
+    """By relation name, each record in the shape its own model's answers have.
+
+    Records of models with transforms are appended to `changing`, to be changed before they are written.
+    """
+    return {
+        name: _serialize_entries(serializers, transforms, entry, changing)
+        if isinstance(entry, list)
+        else _serialize_entries(serializers, transforms, [entry], changing)[0]
+        for name, entry in related.items()
+    }
+
+
+def _serialize_entries(
+    serializers: Mapping[type[Model], Serializer],
+    transforms: Mapping[type[Model], Sequence[Transform]],
+    entries: Sequence[IncludedRow],
+    changing: Changing,
+) -> list[Any]:
+    """Records of one model."""
+    if not entries:
+        return []
+    model = entries[0].store.meta.cls
+    serializer = serializers[model]
+    if model in transforms:
+        records = [serializer.fields(entry.row) for entry in entries]
+        changing.append((model, records))
+        for record, entry in zip(records, entries, strict=True):
+            record.update(serialize_related(serializers, transforms, entry.related, changing))
+        return records
+    struct_of = serializer.struct_of
+    return [
+        {
+            **serializer.fields(entry.row),
+            **serialize_related(serializers, transforms, entry.related, changing),
+        }
+        if entry.related
+        else struct_of(entry.row)
+        for entry in entries
+    ]
+
+
+# The rows and the `meta` block of a keyset page.
+
+
+def trim_page(rows: Sequence[Row], query: Query) -> tuple[Sequence[Row], bool]:
+    """The page without the row that was read only to know whether there are more."""
+    limit = query.limit or 0
+    more = len(rows) > limit
+    rows = rows[:limit]
+    backwards = query.cursor is not None and query.cursor.backwards
+    return (list(reversed(rows)) if backwards else rows), more
+
+
+def cursor_meta(
+    query: Query, ends: tuple[Row, Row] | None, fields: Sequence[FieldMeta], more: bool
+) -> dict[str, Any]:
+    """Where the walk goes on from the first and last row of a page, as far as there is anything."""
+    at = query.cursor
+    assert at is not None
+    places = {f.name: i for i, f in enumerate(fields)}
+
+    def token(row: Row, *, backwards: bool) -> str:
+        return cursor.write(query, row[places[at.field.name]], row[places["id"]], backwards=backwards)
+
+    meta: dict[str, Any] = {"limit": query.limit}
+    if ends is None:  # no row that a token could go on from: everything there was is gone
+        return {**meta, "has_more": False}
+    onwards = more if not at.backwards else at.after is not None
+    if onwards:
+        meta["next_cursor"] = token(ends[1], backwards=False)
+    meta["has_more"] = onwards
+    before = more if at.backwards else at.after is not None
+    if before:
+        meta["prev_cursor"] = token(ends[0], backwards=True)
+    return meta

@@ -15,8 +15,7 @@ from maniflex.cli import main
 from maniflex.config import Limits
 from maniflex.middleware import auth, db, openapi, response
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Seat, answer_header, header_parameter
 
 
 class Note(Model, export=True):

@@ -21,8 +21,8 @@ from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.doctor.check import DoctorReport
 from maniflex.errors import NotFound
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import LOOKS, OPERATES
+from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
 
 if TYPE_CHECKING:

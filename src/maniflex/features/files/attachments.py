@@ -14,13 +14,12 @@ from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import no_answer_error
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.steps.db import Database
-from maniflex.pipeline.steps.shown_rows import ShownRows
+from maniflex.pipeline.steps.policies import ShownRows
 
 _READABLE = (FileState.STORED, FileState.LINKED)
 

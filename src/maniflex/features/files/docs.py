@@ -7,7 +7,7 @@ from typing import Any
 from maniflex._names import snake_case
 from maniflex.model.file_field import FileRules
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteDocs
 
 TAGS = ("Files",)
 ANY_TYPE = "*/*"

@@ -19,14 +19,13 @@ from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.routes import TRIMMED, RouteBuilder
+from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder
+from maniflex.pipeline.rules.transforms import Transform
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.transforms import Transform
 
 
 def prepare_file_routes(routes: RouteBuilder, models: Iterable[ModelMeta]) -> None:

@@ -32,9 +32,9 @@ from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, rules_of_field
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import refusal
+from maniflex.pipeline.body import UploadBody, uploading
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.upload_progress import UploadBody, uploading
+from maniflex.pipeline.rules.checks import refusal
 from maniflex.query.values import parse_value
 from maniflex.storage.port import MOST_AT_ONCE, new_key
 

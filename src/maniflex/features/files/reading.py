@@ -19,12 +19,11 @@ from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_fie
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import RowPolicies
-from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import status_of
-from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.routes import RouteBuilder, serves
+from maniflex.pipeline.rules.policies import RowPolicies
+from maniflex.pipeline.rules.reach import Guard, Refused, admit
 from maniflex.pipeline.scope import require_binding
-from maniflex.pipeline.served import serves
 from maniflex.query.query import reachable_models
 
 _OUT_OF_REACH = frozenset({401, 403, 404})  # what says of a record that this caller may not read it

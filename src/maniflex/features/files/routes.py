@@ -28,14 +28,13 @@ from maniflex.features.files.reading import FileAccess, record_readers
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import StoredFile
 from maniflex.files.owner import owner_of
+from maniflex.pipeline.body import UploadBody, uploading
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response, no_answer_error
-from maniflex.pipeline.routes import TRIMMED, RouteBuilder
-from maniflex.pipeline.upload_progress import UploadBody, uploading
+from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder
 from maniflex.pipeline.watch import ClientGone
 from maniflex.query.parse import pairs
 from maniflex.storage.port import ServedHere

@@ -22,14 +22,13 @@ from maniflex.files.links import KeyNamer
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta
-from maniflex.pipeline.body import Body
+from maniflex.pipeline.body import Body, uploading
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import status_of
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.scope import singleton_id
-from maniflex.pipeline.upload_progress import uploading
 from maniflex.query.query import Scope
 
 Touchable = Callable[[Context], Scope]

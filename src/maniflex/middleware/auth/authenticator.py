@@ -15,12 +15,10 @@ from typing import Any, ClassVar, Literal
 
 from maniflex.errors import Abort, CallbackFailed
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import AuthInfo, Context, list_names
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, ask, describe_nothing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, takes
+from maniflex.pipeline.registration import Admission, Middleware, takes
 
 Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
 UNKNOWN_CALLER = "sign in first"

@@ -24,8 +24,15 @@ from maniflex.middleware.auth.fixed_keys import HEADER_NAME
 from maniflex.middleware.auth.keys import SHORT_SECRET
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header, cookie_parameter, header_parameter
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    Seat,
+    answer_header,
+    cookie_parameter,
+    header_parameter,
+)
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
 

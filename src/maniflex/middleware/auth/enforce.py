@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex.middleware.arguments import is_function
-from maniflex.pipeline.callbacks import ask
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.policies import PolicyEntry
-from maniflex.pipeline.policy_table import Policy
-from maniflex.pipeline.where_rule import Where
+from maniflex.pipeline.registration import ask
+from maniflex.pipeline.rules.policies import Policy, PolicyEntry
+from maniflex.pipeline.rules.scopes import Where
 
 
 def enforce(policy: Policy, *, where: Where | None = None) -> Enforce:

@@ -10,12 +10,10 @@ from typing import ClassVar
 
 from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, Middleware, Registration
+from maniflex.pipeline.registration import Admission, At, Middleware, Registration
 
 LAST = 1000  # rank: after everything that may find out who is asking
 

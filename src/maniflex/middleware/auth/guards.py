@@ -9,14 +9,12 @@ from maniflex._names import did_you_mean
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.registration import Admission, At, Middleware, Next
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.scope_rules import ScopeRule
+from maniflex.pipeline.rules.scopes import ScopeRule
 
 
 def require_role(*roles: str) -> Entry:

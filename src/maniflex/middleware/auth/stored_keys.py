@@ -30,8 +30,7 @@ from maniflex.middleware.auth.host import Host
 from maniflex.middleware.stores.port import Duration
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header
+from maniflex.pipeline.entry import Entry, EntryDocs, Seat, answer_header
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
@@ -302,7 +301,7 @@ class ApiKeys:
 
 async def _has_body(ctx: Context) -> bool:
     if ctx.raw_body is None:
-        from maniflex.pipeline.read_body import read_body
+        from maniflex.pipeline.body import read_body
 
         ctx.raw_body = await read_body(ctx)
     return bool(ctx.raw_body)

@@ -28,8 +28,7 @@ from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header
+from maniflex.pipeline.entry import Entry, EntryDocs, Seat, answer_header
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next, takes
 from maniflex.pipeline.response import Response

@@ -10,7 +10,7 @@ from maniflex.middleware.db.audit_entry import audit_action, audit_log, audit_re
 from maniflex.middleware.db.cache_query import cache_query, invalidate
 from maniflex.middleware.db.rate_limit import rate_limit, rate_limit_field
 from maniflex.middleware.db.scopes import force_filter, force_filter_via, paginate, tenancy
-from maniflex.pipeline.scope_rules import ALL
+from maniflex.pipeline.rules.scopes import ALL
 
 __all__ = [
     "ALL",

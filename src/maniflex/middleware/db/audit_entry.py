@@ -24,8 +24,7 @@ from maniflex.db.redacted import Differences, Redaction
 from maniflex.errors import Unavailable
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
 from maniflex.pipeline.response import Response, status_of

@@ -31,8 +31,7 @@ from maniflex.model.annotations import TYPES
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat, ask
-from maniflex.pipeline.entry_docs import describe_nothing
+from maniflex.pipeline.entry import Entry, Piece, Seat, ask, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.steps.db import Database, listing_of

@@ -20,8 +20,17 @@ from maniflex.middleware.stores.port import Duration, RateLimitBackend, Taken, m
 from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask, require_field
-from maniflex.pipeline.entry_docs import BODY_REFUSALS, EntryDocs, answer_header
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    BODY_REFUSALS,
+    Entry,
+    EntryDocs,
+    Piece,
+    Seat,
+    answer_header,
+    ask,
+    require_field,
+)
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 

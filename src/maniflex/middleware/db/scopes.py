@@ -14,11 +14,10 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.model.registry import name_of, unknown_model
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat
-from maniflex.pipeline.entry_docs import describe_nothing
+from maniflex.pipeline.entry import Entry, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
-from maniflex.pipeline.scope_rules import ScopeRule
+from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.query.query import Models, field_along
 
 Roles = str | Iterable[str] | None

@@ -29,8 +29,8 @@ from maniflex.middleware.stores.port import (
 from maniflex.model.file_field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.response import JSON, Response
+from maniflex.pipeline.rules.redactions import write_for_caller
 from maniflex.sql.statement import Sql
 
 _SEATS = 256

@@ -29,17 +29,16 @@ from maniflex.middleware.idempotency.claimer import (
 from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
-from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.body import JSON_TYPE, read_body
+from maniflex.pipeline.chain import AnswersEarly, AnswerStep, EarlyAnswer
 from maniflex.pipeline.context import AsgiScope, Context
-from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
 from maniflex.pipeline.entry import ask
-from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.read_body import JSON_TYPE, read_body
-from maniflex.pipeline.registration import Next
+from maniflex.pipeline.registration import Next, callback_failure
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.response import Respond
+from maniflex.pipeline.threads import LARGE
 from maniflex.sql.statement import Sql
 
 _SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
@@ -76,7 +75,7 @@ class KeyedRequest(AnswersEarly):
         self._claimer = parts.claimer
         self._route = route  # empty: as the request says
 
-    def take_over(self, step: Step, run: Step) -> bool:
+    def take_over(self, step: AnswerStep, run: AnswerStep) -> bool:
         """Whether the body is parsed behind it: what is asked for is known by its bytes."""
         if getattr(step, "__func__", None) is not Deserialize.body:
             return False
@@ -234,7 +233,7 @@ class KeyedWrite(AnswersEarly):
     def __init__(self) -> None:
         self._create: KeyedCreate | None = None
 
-    def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
+    def take_place(self, early_answer: EarlyAnswer, next_step: AnswerStep | None) -> None:
         super().take_place(early_answer, next_step)
         self._create = keyed_create(next_step, early_answer.only_step)
 

@@ -17,11 +17,14 @@ from maniflex.middleware.stores.port import Duration, IdempotencyStore, seconds_
 from maniflex.model.file_field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Placement, Seat
-from maniflex.pipeline.entry_docs import (
+from maniflex.pipeline.entry import (
     BODY_REFUSALS,
     RETRY_AFTER,
+    Entry,
     EntryDocs,
+    Piece,
+    Placement,
+    Seat,
     answer_header,
     header_parameter,
 )

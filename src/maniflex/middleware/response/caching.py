@@ -14,13 +14,20 @@ from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.response.header import CACHE, header_mistakes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
-from maniflex.pipeline.etags import digest_of, names_tag
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    Piece,
+    Placement,
+    Seat,
+    answer_header,
+    header_parameter,
+)
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.redacted_answers import write_for_caller
 from maniflex.pipeline.registration import Middleware, Next, Registration
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, digest_of, names_tag
+from maniflex.pipeline.rules.redactions import write_for_caller
 from maniflex.query.query import reachable_models
 
 _READS = frozenset(Operation(name) for name in Operation.READS)

@@ -13,14 +13,13 @@ from datetime import timedelta
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.answer_headers import Header
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
+from maniflex.pipeline.answer import change_headers, merge_vary, send_answer
+from maniflex.pipeline.context import Header
+from maniflex.pipeline.entry import EntryDocs, LayerEntry, answer_header, header_parameter
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
-from maniflex.pipeline.layer_answer import change_headers, merge_vary, send_answer
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.server_entries import LayerEntry
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 HEADERS = (

@@ -8,16 +8,23 @@ from typing import ClassVar
 
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.answer_headers import AnswerHeaders, Header
-from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask
-from maniflex.pipeline.entry_docs import EntryDocs, answer_header, describe_nothing
+from maniflex.pipeline.answer import change_headers, merge_vary
+from maniflex.pipeline.context import AnswerHeaders, Context, Header
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    LayerEntry,
+    Piece,
+    Seat,
+    answer_header,
+    ask,
+    describe_nothing,
+)
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
-from maniflex.pipeline.layer_answer import change_headers, merge_vary
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.server_entries import LayerEntry
 
 HeaderValue = str | Callable[[Context], str | Awaitable[str | None] | None]
 

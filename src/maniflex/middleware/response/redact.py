@@ -10,14 +10,22 @@ import msgspec
 from maniflex.middleware.response.header import ENVELOPE, REDACT
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, ask, require_field
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    Piece,
+    Placement,
+    Seat,
+    ask,
+    describe_nothing,
+    require_field,
+)
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.redacted_answers import write_for_caller
-from maniflex.pipeline.redactions import RedactionRule
 from maniflex.pipeline.registration import Middleware, Next, takes
 from maniflex.pipeline.response import JSON, Response
-from maniflex.pipeline.transforms import Change, Transform
+from maniflex.pipeline.rules.redactions import RedactionRule, write_for_caller
+from maniflex.pipeline.rules.transforms import Change, Transform
 from maniflex.query.query import find_field
 
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from logging import Logger, LoggerAdapter, getLogger
 from typing import Any, Protocol
 
-from maniflex.pipeline.entry_docs import describe_nothing
-from maniflex.pipeline.observation import Observation, write_access_line
-from maniflex.pipeline.request_numbers import method_label
-from maniflex.pipeline.server_entries import ObserverEntry
+from maniflex.pipeline.entry import ObserverEntry, describe_nothing
+from maniflex.pipeline.observation import Observation, method_label, write_access_line
 
 PROBES = ("/live", "/ready", "/health", "/metrics")
 

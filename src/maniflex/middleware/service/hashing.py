@@ -19,12 +19,11 @@ from maniflex.middleware.auth.tokens import Tokens
 from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat, require_field
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry import Entry, EntryDocs, Piece, Seat, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
+from maniflex.pipeline.rules.checks import refusal
 from maniflex.query.query import find_field
 
 _USER_KINDS = (Kind.TEXT, Kind.INT, Kind.UUID)

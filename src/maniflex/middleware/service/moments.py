@@ -9,11 +9,11 @@ from typing import Any
 from maniflex.middleware.arguments import plain_value, typed_value
 from maniflex.middleware.service.service_entry import ServiceEntry, set_value
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check, RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
+from maniflex.pipeline.rules.checks import Check, RowChange, RowCheck
 
 
 def timestamp(field: str) -> Entry:

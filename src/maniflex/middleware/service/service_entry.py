@@ -10,8 +10,16 @@ from maniflex.middleware.arguments import is_text
 from maniflex.middleware.validate.rule_entry import forbidden_field
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask, require_field
-from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    Piece,
+    Seat,
+    ask,
+    describe_nothing,
+    require_field,
+)
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, takes
 from maniflex.query.query import find_field

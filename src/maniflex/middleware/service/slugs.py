@@ -11,11 +11,11 @@ from typing import Any
 from maniflex.errors import ConstraintViolation
 from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check, RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.rules.checks import Check, RowChange, RowCheck
 
 RANDOM_LENGTH = 6
 _MOST_TRIES = 12

@@ -13,10 +13,10 @@ from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.registry import unknown_model
-from maniflex.pipeline.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.rules.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 from maniflex.query.query import find_field
 
 

@@ -16,11 +16,11 @@ from maniflex.middleware.arguments import is_function, is_text
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check, Draft, Problems, Sentence, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
+from maniflex.pipeline.rules.checks import Check, Draft, Problems, Sentence, ValueRule
 from maniflex.query.operators import OPERATORS, Op
 from maniflex.query.values import operand, split_operand
 

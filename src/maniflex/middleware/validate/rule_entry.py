@@ -13,12 +13,11 @@ from maniflex.errors import Abort, InvalidQuery
 from maniflex.middleware.arguments import is_function, is_text
 from maniflex.model.messages import detail
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check, Draft, Problems, ValueRule
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask, require_field
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.rules.checks import Check, Draft, Problems, ValueRule
 from maniflex.query.values import convert_value
 
 BODIES = frozenset({Operation.CREATE, Operation.UPDATE})  # operations that bring a body

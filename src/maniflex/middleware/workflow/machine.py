@@ -15,10 +15,10 @@ from maniflex.middleware.arguments import is_function, plain_value, typed_value
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.rules.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 
 M = TypeVar("M", bound=Model)
 

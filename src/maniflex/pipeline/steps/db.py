@@ -24,13 +24,12 @@ from maniflex.errors import (
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta
-from maniflex.pipeline.checks import RowChange, RowCheck, refusal
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.etags import row_part
-from maniflex.pipeline.paging import trim_page
+from maniflex.pipeline.response import row_part
+from maniflex.pipeline.rules.checks import RowChange, RowCheck, refusal
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import drop_settled, singleton_id, stamp
-from maniflex.pipeline.serializer import Serializer
+from maniflex.pipeline.serializer import Serializer, trim_page
 from maniflex.query.cursor import require_same_scope
 from maniflex.query.query import Narrowed, Query, Scope
 from maniflex.sql.listing import Listing

@@ -8,10 +8,9 @@ from maniflex import _json
 from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
 from maniflex.model.meta import Kind
-from maniflex.pipeline.body import Body, UnparsedBody
+from maniflex.pipeline.body import Body, UnparsedBody, check_type_of_kept, read_body
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.read_body import check_type_of_kept, read_body
+from maniflex.pipeline.threads import LARGE
 
 
 class Deserialize:

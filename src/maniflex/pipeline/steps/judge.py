@@ -8,9 +8,9 @@ from typing import Any
 from maniflex.errors import Detail, ValidationFailed
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
-from maniflex.pipeline.checks import Draft, ValueRule, judge_all, refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.rules.checks import Draft, ValueRule, judge_all, refusal
 from maniflex.pipeline.scope import singleton_id
 
 

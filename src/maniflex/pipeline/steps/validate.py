@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from maniflex.db.store import Store
 from maniflex.errors import Detail, ValidationFailed
-from maniflex.model.messages import detail
+from maniflex.model.messages import detail, unknown_field
 from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.body import Body
-from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.offload import LARGE
+from maniflex.pipeline.rules.checks import Draft, Problems, ValueRule, refusal
 from maniflex.pipeline.scope import stamp_body
+from maniflex.pipeline.threads import LARGE
 
 T = TypeVar("T")
 
@@ -118,3 +118,31 @@ def relation_problem(relation: RelationMeta, model: ModelMeta) -> Detail:
     if relation.kind is RelationKind.BELONGS_TO and key is not None:
         return detail(relation.name, "relation", f'is a relation; send the id as "{key.api}"')
     return detail(relation.name, "relation", "is a relation, which a body cannot set")
+
+
+# Keys of a body that name no field: refused by an entry or by the setting `unknown_fields`.
+
+
+def known_names(model: ModelMeta) -> frozenset[str]:
+    """The keys that a body of the model may have; relations have an answer of their own."""
+    relations = (name for name, relation in model.relations.items() if is_known_relation(relation, model))
+    return frozenset(f.api for f in model.fields if not f.hidden) | frozenset(relations)
+
+
+class UnknownFields(ValueRule):
+    """Refuses every key of the body that names no field."""
+
+    def __init__(self, model: ModelMeta) -> None:
+        self._known = known_names(model)
+        self._fields = [f.api for f in model.fields if not f.hidden]
+
+    def judge(self, ctx: Context, draft: Draft) -> Problems:
+        body = ctx._body
+        if body is None:
+            return ()
+        # A hidden field is refused like one that does not exist, though its key was dropped before.
+        names = body if ctx.sent_names is None else ctx.sent_names
+        if self._known.issuperset(names):
+            return ()
+        unknown = [n for n in names if n not in self._known and (n not in body or body.is_from_client(n))]
+        return [unknown_field(name, self._fields) for name in unknown if name not in ctx.extra_names]

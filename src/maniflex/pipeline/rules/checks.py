@@ -18,6 +18,7 @@ from maniflex.model.meta import ModelMeta
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
 
+
 Problems = Sequence[Detail]
 
 

@@ -11,23 +11,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
 from maniflex.db.backed_store import operator_problems
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.admission import Admission
-from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, opens_lists
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, opens_lists
 from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
-from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
-from maniflex.pipeline.scope_table import BindingRule, ScopeTable, TableRule
+from maniflex.pipeline.registration import MEANT_FOR_TASKS, Admission, At, callback_failure
+from maniflex.pipeline.scope import BindingRule, ScopeTable, TableRule
+from maniflex.query.conditions import ConditionReader, condition_parts
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
-from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
+from maniflex.query.query import Forced, Models, Narrowed, Place, Query, field_along, forced_operand
 from maniflex.query.values import require_operator
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.entry import Placement, Seat
+    from maniflex.pipeline.registration import Middleware, Next, Pipeline, Registration
 
 LAST = 900  # the rank of rules: identity and roles are known, nothing is looked up yet
 _MOST_CONDITIONS = 512
@@ -418,3 +420,59 @@ async def _await_once(rule: object, fn: Any, owner: Context, auth: Any, waiting:
     assert owner.rule_values is not None
     owner.rule_values[rule] = (auth, value)
     return value
+
+
+# The `where` of a policy: conditions that bind lists of a model in SQL, as scope rules do.
+#
+# They bind what shows many rows or is worked out from them: lists, counts, exports, aggregates, searches
+# and the rows that other models lead to. Single records are for the policy to judge.
+
+
+Where = Callable[[Context], Any]
+
+
+class WhereRule(BindingRule):
+    """Binds the listed rows of one model to what a function says of the caller."""
+
+    def __init__(self, name: str, where: Where, model: ModelMeta, models: Models) -> None:
+        self.__name__ = name
+        self._where = where
+        self._model = model.name
+        self._reader = ConditionReader(Query(model, models))
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        conditions = await self.conditions(ctx)
+        query = ctx.current_query()
+        ctx._query = query.with_scope((*query.forced, *conditions))
+        await next()
+
+    async def conditions(self, ctx: Context, /) -> Sequence[Narrowed]:
+        items = ask_once(self, self._where, ctx)
+        if inspect.isawaitable(items):
+            items = await items
+        if items is ALL:
+            return ()
+        if not items:
+            raise OutOfScope()
+        return [self._condition(item) for item in self._pairs(items)]
+
+    def _pairs(self, items: Any) -> Iterable[Any]:
+        pairs = items.items() if isinstance(items, Mapping) else items
+        if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+            raise UnusableScope(f"{self.__name__}: where gave {items!r}, which is no list of conditions")
+        return pairs
+
+    def _condition(self, item: Any) -> Narrowed:
+        try:
+            name, word, value = condition_parts(item, "where")
+            if value is None and _takes_value(word):
+                # What nobody set must not open the rows that have none; is_null says that it is meant.
+                raise OutOfScope()
+            return Narrowed(self._reader.condition(name, word, value, "where"), self._model, of_shown=True)
+        except InvalidQuery as error:
+            raise UnusableScope(f"{self.__name__}: where cannot bind {self._model}: {error}") from error
+
+
+def _takes_value(word: Any) -> bool:
+    kind = operator(word) if isinstance(word, str) else None
+    return kind is not None and kind.takes is not Takes.NOTHING

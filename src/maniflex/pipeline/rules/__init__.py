@@ -1,0 +1,1 @@
+"""Which rules bind rows and fields of a model: scopes, policies, redactions, reach, checks, transforms."""
