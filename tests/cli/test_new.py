@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from click.testing import CliRunner, Result
 
 from maniflex.cli import main
-from maniflex.cli.project_files import Project
+from maniflex.cli.new import Project
 from tests.kit.processes import IMPORTS, MANIFLEX, ROOT, free_port, start_process
 from tests.kit.walkthrough import commands, type_all
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from maniflex import Config
-from maniflex.cli.config import show_value
+from maniflex.cli.routes import show_value
 from tests.kit.commands import Commands
 from tests.kit.processes import MANIFLEX, serve_process
 from tests.kit.waiting import until

@@ -20,7 +20,7 @@ from maniflex import Server
 from maniflex._ids import new_id
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.cli.progress import Progress
+from maniflex.cli.output import Progress
 from tests.kit.processes import MANIFLEX, Served, free_port, run_command, serve_process, start_process
 from tests.kit.waiting import until
 

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import click
 
-from maniflex.cli.backup import backup
-from maniflex.cli.check import check
-from maniflex.cli.completion import completion
-from maniflex.cli.config import config
 from maniflex.cli.copy import copy
-from maniflex.cli.createsuperuser import createsuperuser
 from maniflex.cli.doctor import doctor
-from maniflex.cli.drain import drain
 from maniflex.cli.files import files
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
-from maniflex.cli.openapi import openapi
 from maniflex.cli.outbox import outbox
 from maniflex.cli.partition import partition
 from maniflex.cli.processes import processes, top
-from maniflex.cli.routes import routes
+from maniflex.cli.routes import check, completion, config, openapi, routes, version
 from maniflex.cli.run import run
 from maniflex.cli.runs import runs
-from maniflex.cli.scheduler import scheduler
 from maniflex.cli.schedules import schedules
-from maniflex.cli.shell import shell
-from maniflex.cli.superuser import superuser
-from maniflex.cli.sweep import sweep
+from maniflex.cli.shell import backup, shell
+from maniflex.cli.superuser import createsuperuser, superuser
+from maniflex.cli.sweep import drain, sweep
 from maniflex.cli.transfer import export_, import_
-from maniflex.cli.version import version
-from maniflex.cli.worker import worker
+from maniflex.cli.worker import scheduler, worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,10 +10,8 @@ import click
 
 from maniflex.app.copying import DataCopy
 from maniflex.cli.database import check_file
-from maniflex.cli.output import print_json, print_table, target_argument
-from maniflex.cli.process import run_once
-from maniflex.cli.progress import Progress
-from maniflex.cli.target import load
+from maniflex.cli.output import Progress, print_json, print_table, target_argument
+from maniflex.cli.process import load, run_once
 from maniflex.db.transfer.copier import BATCH, TableReport
 from maniflex.errors import ManiflexError
 

@@ -7,8 +7,7 @@ import json
 import click
 
 from maniflex.app.server import Server
-from maniflex.cli.process import run_loop
-from maniflex.cli.target import load
+from maniflex.cli.process import load, run_loop
 from maniflex.doctor.check import DoctorReport, Finding, Severity
 from maniflex.doctor.run import codes, examine
 from maniflex.errors import DeclarationError

@@ -9,10 +9,8 @@ from typing import TypeVar
 import click
 
 from maniflex.app.server import Server
-from maniflex.cli.output import json_option, print_json
-from maniflex.cli.process import run_once
-from maniflex.cli.progress import Progress
-from maniflex.cli.target import load_sealed
+from maniflex.cli.output import Progress, json_option, print_json
+from maniflex.cli.process import load_sealed, run_once
 from maniflex.files.cleaner import CleanReport
 from maniflex.files.inventory import FileCheck
 

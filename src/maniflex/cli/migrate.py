@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from maniflex._setting_texts import read_duration
-from maniflex.cli.process import run_loop
-from maniflex.cli.progress import Progress
-from maniflex.cli.target import load
+from maniflex.cli.output import Progress
+from maniflex.cli.process import load, run_loop
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
@@ -286,7 +285,7 @@ def show(application: str, revision: str, database: str | None) -> None:
 @_database
 def init(application: str, alembic: bool, database: str | None) -> None:
     """Make the directory of the files."""
-    from maniflex.migrations.alembic_files import write_alembic_files
+    from maniflex.migrations.alembic_command import write_alembic_files
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:

@@ -9,12 +9,195 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import click
 
 from maniflex._setting_variables import ENVIRONMENT, UNITS
-from maniflex.cli.project_files import DATABASES, TEMPLATES, Project
+
+# The files of a new project: their paths and contents, for a template and its options.
+#
+# The contents are Jinja2 files in `templates/`; here is where each of them goes.
+
+
+TEMPLATES = ("minimal", "app", "saas")
+DATABASES = ("sqlite", "postgres")
+COMMON = {
+    "pyproject.toml": "common/pyproject.toml",
+    "README.md": "common/README.md",
+    "AGENTS.md": "common/AGENTS.md",
+    ".env.example": "common/env.example",
+    ".gitignore": "common/gitignore",
+}
+DOCKER = {
+    "Dockerfile": "docker/Dockerfile",
+    ".dockerignore": "docker/dockerignore",
+    "compose.yaml": "docker/compose.yaml",
+}
+# Path in the project → file of the template; "" is an empty file.
+MINIMAL = {"app.py": "minimal/app.py", "tests/test_app.py": "minimal/tests_test_app.py"}
+WIRED = {"config.py": "common/config.py", "tests/__init__.py": ""}
+APP_TESTS = {
+    f"tests/{name}.py": f"app/{name}.py" for name in ("conftest", "test_user", "test_note", "test_leaks")
+}
+APP = {
+    "app.py": "app/app.py",
+    "models/__init__.py": "app/models_init.py",
+    "models/user.py": "app/user.py",
+    "models/note.py": "app/note.py",
+    "middleware/__init__.py": "",
+    "middleware/register.py": "app/middleware_register.py",
+    "middleware/accounts.py": "app/accounts.py",
+    "middleware/owners.py": "app/owners.py",
+    "actions/__init__.py": "app/actions_init.py",
+    "actions/reminders.py": "app/reminders_action.py",
+    "work/__init__.py": "app/work_init.py",
+    "work/reminders.py": "app/reminders_work.py",
+    "internal/__init__.py": "",
+    "internal/addresses.py": "common/addresses.py",
+    "static/.gitkeep": "",
+}
+APP_DOMAINS = {
+    "app.py": "app/app.py",
+    "domains/__init__.py": "app/domains_init.py",
+    "domains/accounts/__init__.py": "",
+    "domains/accounts/addresses.py": "common/addresses.py",
+    "domains/accounts/models.py": "app/user.py",
+    "domains/accounts/middleware.py": "app/accounts.py",
+    "domains/accounts/register.py": "app/accounts_register.py",
+    "domains/notes/__init__.py": "",
+    "domains/notes/models.py": "app/note.py",
+    "domains/notes/middleware.py": "app/owners.py",
+    "domains/notes/actions.py": "app/reminders_action.py",
+    "domains/notes/work.py": "app/reminders_work.py",
+    "domains/notes/register.py": "app/notes_register.py",
+}
+SAAS_TESTS = {
+    f"tests/{name}.py": f"saas/{name}.py"
+    for name in ("conftest", "test_organization", "test_member", "test_project", "test_leaks")
+}
+SAAS = {
+    "app.py": "saas/app.py",
+    "models/__init__.py": "saas/models_init.py",
+    "models/organization.py": "saas/organization.py",
+    "models/member.py": "saas/member.py",
+    "models/invitation.py": "saas/invitation.py",
+    "models/project.py": "saas/project.py",
+    "middleware/__init__.py": "",
+    "middleware/register.py": "saas/middleware_register.py",
+    "middleware/accounts.py": "saas/accounts.py",
+    "middleware/tenancy.py": "saas/tenancy.py",
+    "actions/__init__.py": "saas/actions_init.py",
+    "actions/archiving.py": "saas/archive_action.py",
+    "actions/invitations.py": "saas/invitations.py",
+    "work/__init__.py": "saas/work_init.py",
+    "work/telling.py": "saas/tell_work.py",
+    "internal/__init__.py": "",
+    "internal/addresses.py": "common/addresses.py",
+    "static/.gitkeep": "",
+}
+SAAS_DOMAINS = {
+    "app.py": "saas/app.py",
+    "domains/__init__.py": "saas/domains_init.py",
+    "domains/accounts/__init__.py": "",
+    "domains/accounts/addresses.py": "common/addresses.py",
+    "domains/accounts/models.py": "saas/accounts_models.py",
+    "domains/accounts/actions.py": "saas/invitations.py",
+    "domains/accounts/middleware.py": "saas/accounts.py",
+    "domains/accounts/tenancy.py": "saas/tenancy.py",
+    "domains/accounts/register.py": "saas/accounts_register.py",
+    "domains/projects/__init__.py": "",
+    "domains/projects/models.py": "saas/project.py",
+    "domains/projects/actions.py": "saas/archive_action.py",
+    "domains/projects/work.py": "saas/tell_work.py",
+    "domains/projects/register.py": "saas/projects_register.py",
+}
+LAYOUTS: Mapping[tuple[str, bool], Mapping[str, str]] = {
+    ("app", False): APP | APP_TESTS | WIRED,
+    ("app", True): APP_DOMAINS | APP_TESTS | WIRED,
+    ("saas", False): SAAS | SAAS_TESTS | WIRED,
+    ("saas", True): SAAS_DOMAINS | SAAS_TESTS | WIRED,
+}
+MODULES = {  # of a flat layout, and of one by domains
+    "address_module": ("internal.addresses", "domains.accounts.addresses"),
+    "user_module": ("models.user", "domains.accounts.models"),
+    "note_module": ("models.note", "domains.notes.models"),
+    "project_module": ("models.project", "domains.projects.models"),
+}
+WORK_MODULES = {
+    ("app", False): "work.reminders",
+    ("app", True): "domains.notes.work",
+    ("saas", False): "work.telling",
+    ("saas", True): "domains.projects.work",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The wishes for a new project."""
+
+    name: str
+    template: str = "app"
+    database: str = "sqlite"
+    domains: bool = False
+    docker: bool = False
+    admin: bool = True
+
+    @property
+    def package(self) -> str:
+        """The name as databases and files take it."""
+        return self.name.replace("-", "_").lower()
+
+    def files(self) -> dict[str, str]:
+        """Path → content of every file."""
+        layout = MINIMAL if self.template == "minimal" else LAYOUTS[self.template, self.domains]
+        places = {**COMMON, **layout, **(DOCKER if self.docker else {})}
+        environment, values = _environment(), self._values()
+        return {
+            path: environment.get_template(f"{source}.jinja").render(values) if source else ""
+            for path, source in places.items()
+        }
+
+    def _values(self) -> dict[str, Any]:
+        extras = ["auth"] * (self.template != "minimal") + ["postgres"] * (self.database == "postgres")
+        extras += ["export"] * (self.template == "saas")
+        urls = {
+            "sqlite": f"sqlite:///{self.package}.db",
+            "postgres": f"postgresql://localhost/{self.package}",
+        }
+        return {
+            "name": self.name,
+            "package": self.package,
+            "title": self.name.replace("-", " ").replace("_", " ").capitalize(),
+            "template": self.template,
+            "database": self.database,
+            "database_url": urls[self.database],
+            "extras": ",".join([*extras, "cli"]),
+            "domains": self.domains,
+            "docker": self.docker,
+            "admin": self.admin and self.template != "minimal",
+            "work_module": WORK_MODULES.get((self.template, self.domains), ""),
+            **{name: pair[self.domains] for name, pair in MODULES.items()},
+        }
+
+
+def _environment() -> Any:
+    import jinja2
+
+    def read(name: str) -> str:
+        return (files("maniflex.cli") / "templates" / name).read_text("utf-8")
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(read),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 

@@ -12,6 +12,7 @@ from maniflex.app.server import Server
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.cli.database import on_database
 from maniflex.cli.output import (
+    Progress,
     json_option,
     limit_option,
     plain_values,
@@ -21,8 +22,7 @@ from maniflex.cli.output import (
     shorten,
     target_argument,
 )
-from maniflex.cli.progress import Progress
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed
 
 TABLE = "outbox_event"
 COLUMNS = ("id", "kind", "key", "status", "attempts", "created_at", "retry_at", "last_error")

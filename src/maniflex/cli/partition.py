@@ -9,8 +9,7 @@ import click
 from maniflex.app.server import Server
 from maniflex.background.partitions.command import TABLES, partition_tables
 from maniflex.background.partitions.layout import PartitionedTable, Period
-from maniflex.cli.process import run_once
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed, run_once
 from maniflex.db.short_locks import LockLimits
 
 _ALL = "all"

@@ -17,7 +17,7 @@ from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import Overview, count_text
 from maniflex.cli.database import on_database
 from maniflex.cli.output import json_option, plain_values, print_json, print_table, shorten, target_argument
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed
 
 TABLES = ("work_process", "work_stat")
 COLUMNS = ("host", "pid", "role", "state", "seen", "started_at", "running", "lag", "version", "takes")

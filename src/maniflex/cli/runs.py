@@ -22,7 +22,7 @@ from maniflex.cli.output import (
     shorten,
     target_argument,
 )
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed
 from maniflex.errors import RequestError
 
 COLUMNS = ("id", "type", "status", "attempt", "run_at", "last_error")

@@ -25,7 +25,7 @@ from maniflex.cli.output import (
     shorten,
     target_argument,
 )
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed
 from maniflex.errors import InvalidSchedule, RequestError
 
 TABLES = ("schedules", "schedule_firing")

@@ -20,10 +20,8 @@ from maniflex.app.file_transfer import (
     model_of,
 )
 from maniflex.app.server import Server
-from maniflex.cli.output import print_json, target_argument
-from maniflex.cli.process import run_once
-from maniflex.cli.progress import Progress
-from maniflex.cli.target import load_sealed
+from maniflex.cli.output import Progress, print_json, target_argument
+from maniflex.cli.process import load_sealed, run_once
 from maniflex.errors import ManiflexError
 from maniflex.features.export import Format, available_formats
 from maniflex.features.tabular import harmless

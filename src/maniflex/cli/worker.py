@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 
 from maniflex._service import Service
-from maniflex.cli.process import run_services
-from maniflex.cli.target import load_sealed
+from maniflex.cli.process import load_sealed, run_services
 
 
 def prefixes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -36,3 +35,22 @@ def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_p
         return parts
 
     run_services(server, services, "worker", probe_port)
+
+
+# `maniflex scheduler module:server`: fire schedules and sweep scheduled fields, without serving.
+
+
+@click.command(epilog="Example: maniflex scheduler app:server --probe-port 9001")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
+def scheduler(target: str, probe_port: int | None) -> None:
+    """Fire schedules and sweep scheduled fields until it is interrupted."""
+    server = load_sealed(target)
+
+    def services() -> Sequence[Service]:
+        parts = [*server.schedules.services(), *server.scheduled.services()]
+        if not parts:
+            raise click.ClickException("there is nothing to wait for: no schedule, no scheduled field")
+        return parts
+
+    run_services(server, services, "scheduler", probe_port)

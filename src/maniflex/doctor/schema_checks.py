@@ -111,7 +111,7 @@ async def changed_migrations(database: OpenDatabase) -> AsyncIterator[Problem]:
 
 
 async def several_heads(database: OpenDatabase) -> AsyncIterator[Problem]:
-    from maniflex.migrations.revision_names import several_ends
+    from maniflex.migrations.files import several_ends
 
     status = await _status(database)
     if len(status.ends) > 1:

@@ -13,10 +13,10 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 # ruff: noqa: E402
 from maniflex.migrations import op as op
 from maniflex.migrations import types as types
-from maniflex.migrations.by_database import by_database as by_database
-from maniflex.migrations.by_database import new_id as new_id
-from maniflex.migrations.by_database import now as now
-from maniflex.migrations.errors import Irreversible as Irreversible
-from maniflex.migrations.errors import MigrationError as MigrationError
+from maniflex.migrations.target import Irreversible as Irreversible
+from maniflex.migrations.target import MigrationError as MigrationError
+from maniflex.migrations.types import by_database as by_database
+from maniflex.migrations.types import new_id as new_id
+from maniflex.migrations.types import now as now
 
 __all__ = ["Irreversible", "MigrationError", "by_database", "new_id", "now", "op", "types"]

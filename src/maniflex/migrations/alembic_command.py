@@ -6,14 +6,14 @@ Alembic chooses the steps; they are applied here, with everything that `maniflex
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from maniflex.db.columns import read_heads
 from maniflex.db.current import reading
 from maniflex.migrations.apply import Migrator
-from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.job import MigrationListener
-from maniflex.migrations.target import MigrationTarget
+from maniflex.migrations.target import MigrationError, MigrationTarget
 
 
 def run_alembic_command(context: Any, server: Any, application: str, database: str) -> None:
@@ -42,3 +42,40 @@ async def _run(context: Any, target: MigrationTarget) -> None:
     else:
         down: Any = last.revision.down_revision
         await migrator.down("base" if down is None else str(down))
+
+
+# `migrate init --alembic`: the files for people who want Alembic's own command.
+
+
+_INI = """[alembic]
+script_location = {directory}
+version_locations = {versions}
+prepend_sys_path = .
+"""
+_ENV = '''"""Alembic's own command on {application}; `maniflex migrate` does the same and more."""
+
+from alembic import context
+from {module} import {variable}
+from maniflex.migrations.alembic_command import run_alembic_command
+
+run_alembic_command(context, {variable}, "{application}", "{database}")
+'''
+
+
+def write_alembic_files(target: MigrationTarget) -> list[Path]:
+    """Write alembic.ini and env.py, unless they are there."""
+    directory = target.files.directory
+    ini, env = directory.parent / "alembic.ini", directory / "env.py"
+    for path in (ini, env):
+        if path.exists():
+            raise MigrationError(f"{path} is there already")
+    ini.write_text(_INI.format(directory=directory.name, versions=f"{directory.name}/versions"), "utf-8")
+    module, _, variable = target.files.application.partition(":")
+    text = _ENV.format(
+        application=target.files.application,
+        module=module,
+        variable=variable or "server",
+        database=target.name,
+    )
+    env.write_text(text, "utf-8")
+    return [ini, env]

@@ -8,7 +8,7 @@ one is waited for would stop the writers of both tables; with each operation its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,11 +16,33 @@ from typing import Any
 
 from alembic.runtime.migration import RevisionStep
 
-from maniflex.db.columns import LogEntry, delete_entry, make_tables, read_heads, read_log, write_entry
+from maniflex.db.columns import (
+    LogEntry,
+    delete_entry,
+    make_tables,
+    read_columns,
+    read_heads,
+    read_log,
+    write_entry,
+)
 from maniflex.db.current import reading, transaction
+from maniflex.db.decimal_schema import migrate_decimals
 from maniflex.db.history_schema import make_table as make_history_schema
-from maniflex.db.port import Tx
-from maniflex.migrations.actions import (
+from maniflex.db.port import Executor, Tx
+from maniflex.db.search_schema import adds_search_column, migrate_search
+from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.job import (
+    FileJob,
+    MigrationListener,
+    describe_operation,
+    note_columns,
+    note_version,
+    run_check,
+    run_code,
+    step_errors,
+    version_statements,
+)
+from maniflex.migrations.operations import (
     BackfillAction,
     CodeAction,
     Commit,
@@ -28,27 +50,14 @@ from maniflex.migrations.actions import (
     StatementAction,
     StoredRowsCheck,
 )
-from maniflex.migrations.backfill import Backfiller
-from maniflex.migrations.derived import ready_models, refresh_derived
-from maniflex.migrations.errors import MigrationError
-from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.job import (
-    FileJob,
-    MigrationListener,
-    note_columns,
-    note_version,
-    run_check,
-    run_code,
-    step_errors,
-)
-from maniflex.migrations.postgres_apply import PostgresSteps, migration_lock
-from maniflex.migrations.recorder import describe_operation, version_statements
-from maniflex.migrations.rewrites import describe_rewrites, large_rewrites
+from maniflex.migrations.postgres_apply import Backfiller, PostgresSteps, migration_lock
 from maniflex.migrations.sqlite_plan import foreign_key_check, plan_on_sqlite, without_foreign_keys
 from maniflex.migrations.take_over import find_file_of_tables
-from maniflex.migrations.target import MigrationTarget
+from maniflex.migrations.target import MigrationError, MigrationTarget
 from maniflex.model.history_row import is_history
+from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.tables import quote
 
 
 @dataclass(slots=True)
@@ -302,3 +311,52 @@ def pending_steps(
     if not all(target.files.knows(head) for head in heads):
         return []
     return target.files.steps_up(heads, "heads")
+
+
+# Bring pieces that are derived from the rows up to date: order keys of decimals and full text search.
+
+
+async def refresh_derived(tx: Tx, models: Sequence[ModelSql]) -> None:
+    """Refresh the pieces of all models whose tables are as far as the models are."""
+    for model in await ready_models(tx, models):
+        await migrate_decimals(tx, model)
+        await migrate_search(tx, model)
+
+
+async def ready_models(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
+    """The models all of whose columns are there."""
+    ready = []
+    for model in models:
+        if not model.readonly:
+            columns = await read_columns(run, model)
+            if columns and all(field.column in columns for field in model.meta.fields):
+                ready.append(model)
+    return ready
+
+
+# Search on a large table of PostgreSQL: its column rewrites the table, and nobody can use it meanwhile.
+
+
+LARGE = 10_000  # rows: fewer are rewritten in a moment
+
+
+async def large_rewrites(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
+    """The models whose tables would be rewritten for search, and are large."""
+    if by_dialect(run.dialect, sqlite=True, postgres=False):
+        return []
+    return [model for model in models if await adds_search_column(run, model) and await _is_large(run, model)]
+
+
+async def _is_large(run: Executor, model: ModelSql) -> bool:
+    table = quote(model.table.name, model.dialect)
+    return await run.fetch_one(Sql(f"SELECT 1 FROM {table} OFFSET {LARGE} LIMIT 1")) is not None
+
+
+def describe_rewrites(target: MigrationTarget, models: Sequence[ModelSql]) -> str:
+    """What would happen, and what to type in a quiet hour."""
+    tables = ", ".join(model.table.name for model in models)
+    command = target.command("up @ --allow-rewrite")
+    return (
+        f"searching adds a column to {tables}, of more than {LARGE:,} rows: PostgreSQL writes the table anew"
+        f" and lets nobody read or write it meanwhile. In a quiet hour: {command}"
+    )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
+from alembic.operations import ops
 
+from maniflex._tables import PartialTable
 from maniflex.db.columns import Column
 from maniflex.db.renames import index_renames
 from maniflex.db.schema_differences import Difference, EngineObject, What, engine_objects
 from maniflex.migrations.checks import backfill_advice
-from maniflex.migrations.conversions import conversion_back_source, conversion_source
-from maniflex.migrations.errors import MigrationError
-from maniflex.migrations.made_indexes import find_made_index
+from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.operations import IndexByDatabase
 from maniflex.migrations.source import (
     SourceText,
     TableSource,
@@ -26,11 +28,11 @@ from maniflex.migrations.source import (
     literal_source,
     table_sources,
 )
-from maniflex.migrations.target import MigrationTarget
-from maniflex.model.meta import FieldMeta
+from maniflex.migrations.target import MigrationError, MigrationTarget
+from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, by_dialect
-from maniflex.sql.tables import constant_default
+from maniflex.sql.tables import constant_default, quote, sa_dialect
 
 _IN_PLACE = (What.TYPE, What.NULL, What.DEFAULT, What.COLLATION)
 
@@ -373,3 +375,116 @@ def enums_of(source: TableSource) -> dict[str, list[object]]:
         for f in source.meta.fields
         if f.enum is not None
     }
+
+
+# How the values of a column become values of another type, where that is not a guess.
+
+
+_PLAIN = {Kind.TEXT, Kind.INT, Kind.FLOAT, Kind.DECIMAL}
+_SQLITE = PartialTable(
+    {Kind.TEXT: "TEXT", Kind.INT: "INTEGER", Kind.FLOAT: "REAL", Kind.DECIMAL: "TEXT"},
+    others="no conversion to them is certain",
+)
+_POSTGRES = PartialTable(
+    {Kind.TEXT: "text", Kind.INT: "bigint", Kind.FLOAT: "double precision", Kind.DECIMAL: "numeric"},
+    others="no conversion to them is certain",
+)
+
+
+def conversion_source(field: FieldMeta, column: Column, dialect: Dialect) -> SourceText:
+    """The SQL that converts a column, for both databases; refused where values would have to be guessed.
+
+    It names the column as the field does, because a rename comes before the conversion.
+    """
+    text = _conversion(field.column, existing_kind(column, dialect), field.kind, dialect)
+    if text is None:
+        raise MigrationError(
+            f"{column.name} is {column.type} in the database; no conversion to {field.kind} is certain; keep"
+            f' the old column, field(column="{column.name}"), declare another and fill it with op.backfill'
+        )
+    return text
+
+
+def conversion_back_source(field: FieldMeta, column: Column, dialect: Dialect) -> SourceText | None:
+    """The SQL of the way back; None where values would have to be guessed."""
+    return _conversion(field.column, field.kind, existing_kind(column, dialect), dialect)
+
+
+def _conversion(column: str, old: Kind | None, new: Kind | None, dialect: Dialect) -> SourceText | None:
+    name = quote(column, dialect)
+    if old in _PLAIN and new in _PLAIN:
+        sqlite, postgres = f"CAST({name} AS {_SQLITE[new]})", f"CAST({name} AS {_POSTGRES[new]})"
+    elif (old, new) == (Kind.BOOL, Kind.INT):
+        sqlite, postgres = name, f"CAST({name} AS int)"
+    elif (old, new) == (Kind.INT, Kind.BOOL):
+        sqlite, postgres = f"{name} <> 0", f"{name} <> 0"
+    else:
+        return None
+    return call_source(
+        "by_database", [keyword_source("sqlite", sqlite), keyword_source("postgresql", postgres)], 2
+    )
+
+
+# Indexes as the migration files made them: their names on both databases, and how to make them again.
+
+
+_NAME = re.compile(r'\bINDEX "?(\w+)"? ON\b')
+
+
+@dataclass(frozen=True, slots=True)
+class MadeIndex:
+    """One index that a file made."""
+
+    names: Mapping[Dialect, str]
+    source: str  # makes it again
+
+
+def find_made_index(
+    files: Iterable[MigrationFile], dialect: Dialect, table: TableSource, name: str
+) -> MadeIndex | None:
+    """The index of this name on this database, as the last file that made it says."""
+    for file in reversed(list(files)):
+        for operation in file.operations(dialect):
+            if isinstance(operation, IndexByDatabase):
+                names = _names(operation)
+                if names.get(dialect) == name:
+                    return MadeIndex(names, _index_by_database(operation))
+            elif isinstance(operation, ops.CreateIndexOp) and operation.index_name == name:
+                return MadeIndex(dict.fromkeys(Dialect, name), _plain_index(operation, table))
+    return None
+
+
+def _texts(operation: IndexByDatabase) -> dict[Dialect, str]:
+    texts = {
+        dialect: by_dialect(dialect, sqlite=operation.sqlite, postgres=operation.postgresql)
+        for dialect in Dialect
+    }
+    return {dialect: text for dialect, text in texts.items() if text is not None}
+
+
+def _names(operation: IndexByDatabase) -> dict[Dialect, str]:
+    matches = {dialect: _NAME.search(text) for dialect, text in _texts(operation).items()}
+    return {dialect: match[1] for dialect, match in matches.items() if match is not None}
+
+
+def _index_by_database(operation: IndexByDatabase) -> str:
+    texts = [
+        keyword_source(by_dialect(dialect, sqlite="sqlite", postgres="postgresql"), text)
+        for dialect, text in _texts(operation).items()
+    ]
+    return call_source("op.create_index_by_database", [operation.table, *texts])
+
+
+def _plain_index(operation: ops.CreateIndexOp, table: TableSource) -> str:
+    conditions = {
+        dialect: str(condition.compile(dialect=sa_dialect(dialect)))
+        for dialect in Dialect
+        if (
+            condition := operation.kw.get(
+                by_dialect(dialect, sqlite="sqlite_where", postgres="postgresql_where")
+            )
+        )
+        is not None
+    }
+    columns = [str(column) for column in operation.columns]
+    return table.write_index(str(operation.index_name), columns, bool(operation.unique), conditions)

@@ -6,9 +6,8 @@ from typing import Any
 
 from alembic.operations import ops
 
-from maniflex.migrations.actions import StoredRowsCheck
-from maniflex.migrations.by_database import ByDatabase
-from maniflex.migrations.operations import RequireValues
+from maniflex.migrations.operations import RequireValues, StoredRowsCheck
+from maniflex.migrations.types import ByDatabase
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import quote, sa_dialect

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from alembic.operations import ops
 from alembic.util import rev_id
 
 from maniflex.db.columns import has_type, read_heads
@@ -15,12 +16,10 @@ from maniflex.db.current import reading
 from maniflex.db.schema_differences import Difference, What, engine_objects, read_object_names
 from maniflex.migrations.apply import pending_steps, stamp
 from maniflex.migrations.changes import Changes, FileChange, enums_of
-from maniflex.migrations.enum_memory import remembered_enums
-from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.files import MigrationFile, missing_file, several_ends
 from maniflex.migrations.report import has_model_tables
-from maniflex.migrations.revision_names import missing_file, several_ends
 from maniflex.migrations.source import call_source, literal_source, table_sources
-from maniflex.migrations.target import MigrationTarget
+from maniflex.migrations.target import MigrationError, MigrationTarget
 from maniflex.sql.statement import Dialect
 
 _HEAD = '''"""{title}
@@ -358,3 +357,46 @@ def _without_unused_imports(text: str) -> str:
         "from maniflex.migrations import Irreversible, by_database, new_id, now, op, types\n", imports
     )
     return text if "sa." in body else text.replace("import sqlalchemy as sa\n", "")
+
+
+# The values that enums had, as the migration files remember them.
+
+
+Enums = dict[str, list[object]]
+
+
+def remembered_enums(
+    files: Sequence[MigrationFile], dialect: Dialect, differences: Sequence[Difference]
+) -> Enums:
+    """The last known values by the `table.column` of today: through renames of files and of `differences`."""
+    memory: Enums = {}
+    for file in files:
+        for operation in file.operations(dialect):
+            if isinstance(operation, ops.RenameTableOp):
+                memory = _table_renamed(memory, operation.table_name, operation.new_table_name)
+            elif isinstance(operation, ops.AlterColumnOp) and operation.modify_name is not None:
+                table = operation.table_name
+                memory = _column_renamed(memory, table, operation.column_name, operation.modify_name)
+        memory.update(file.enums)
+    for difference in differences:
+        if difference.what is What.RENAMED_TABLE and difference.model is not None:
+            memory = _table_renamed(memory, difference.name, difference.model.table.name)
+    for difference in differences:
+        if difference.what is What.RENAMED_COLUMN and difference.model is not None and difference.field:
+            table = difference.model.table.name
+            memory = _column_renamed(memory, table, difference.name, difference.field.column)
+    return memory
+
+
+def _table_renamed(memory: Enums, old: str, new: str) -> Enums:
+    renamed: Enums = {}
+    for place, values in memory.items():
+        table, _, column = place.rpartition(".")
+        renamed[f"{new}.{column}" if table == old else place] = values
+    return renamed
+
+
+def _column_renamed(memory: Enums, table: str, old: str, new: str) -> Enums:
+    return {
+        f"{table}.{new}" if place == f"{table}.{old}" else place: values for place, values in memory.items()
+    }

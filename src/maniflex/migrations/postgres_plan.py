@@ -23,23 +23,20 @@ from maniflex.db.renames import (
     search_column_statements,
     table_statements,
 )
-from maniflex.migrations.actions import (
+from maniflex.migrations.checks import duplicate_check, null_check, using_text
+from maniflex.migrations.job import plan_alike, statement_actions, statements_of
+from maniflex.migrations.operations import (
     Action,
     Commit,
     IndexBuild,
-    StatementAction,
-)
-from maniflex.migrations.checks import duplicate_check, null_check, using_text
-from maniflex.migrations.errors import MigrationError
-from maniflex.migrations.operations import (
     IndexByDatabase,
     RebuildTable,
     RenameIndex,
     SetNotNull,
+    StatementAction,
     StatementByDatabase,
 )
-from maniflex.migrations.plan import plan_alike, statement_actions
-from maniflex.migrations.recorder import statements_of
+from maniflex.migrations.target import MigrationError
 from maniflex.migrations.types import ColumnType
 from maniflex.model.meta import Kind
 from maniflex.sql.statement import Dialect, Sql

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from alembic.operations import ops
+from alembic.operations.ops import MigrateOperation
 
 from maniflex.db.columns import VERSION_TABLES, read_heads
 from maniflex.db.current import reading, transaction
 from maniflex.db.port import Tx
-from maniflex.migrations.actions import (
+from maniflex.migrations.apply import Migrator
+from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.job import describe_operation, version_statements
+from maniflex.migrations.operations import (
     Action,
     BackfillAction,
     CodeAction,
     Commit,
     IndexBuild,
     StatementAction,
+    StatementByDatabase,
     StoredRowsCheck,
 )
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.lints import lint_operations
 from maniflex.migrations.postgres_plan import plan_on_postgres
-from maniflex.migrations.recorder import describe_operation, version_statements
 from maniflex.migrations.sqlite_plan import plan_on_sqlite
 from maniflex.migrations.take_over import tables_of_the_start
 from maniflex.migrations.target import MigrationTarget
@@ -168,3 +170,48 @@ def describe_file(target: MigrationTarget, revision: str) -> Iterator[str]:
     yield f"\non {target.dialect}:"
     for operation in file.operations(target.dialect):
         yield f"  {describe_operation(operation)}"
+
+
+# What a person's own `op.execute` would do to an application that is running, as warnings.
+
+
+_FLAGS = re.IGNORECASE | re.DOTALL
+_RULES = (
+    (
+        re.compile(r"\s*CREATE\s+(UNIQUE\s+)?INDEX\s+(?!CONCURRENTLY)", _FLAGS),
+        "an index that is not built CONCURRENTLY stops all writers of its table; use op.create_index",
+    ),
+    (
+        re.compile(r"\bSET\s+NOT\s+NULL\b", _FLAGS),
+        "SET NOT NULL reads the whole table while no one can use it; use op.set_not_null",
+    ),
+    (
+        re.compile(r"\bALTER\s+COLUMN\b.*\bTYPE\b", _FLAGS),
+        "another type rewrites the whole table while no one can use it",
+    ),
+    (
+        re.compile(r"\s*LOCK\s+TABLE\b", _FLAGS),
+        "LOCK TABLE holds up the application until the operation ends",
+    ),
+    (
+        re.compile(r"\bDROP\s+(TABLE|COLUMN)\b", _FLAGS),
+        "a DROP loses data; deploy the code that does without first",
+    ),
+)
+
+
+def lint_operations(operations: Sequence[MigrateOperation], dialect: Dialect) -> Iterator[str]:
+    """Warnings about statements of a file that were written by hand."""
+    for operation in operations:
+        text = by_dialect(dialect, sqlite=None, postgres=_text(operation))  # SQLite has one writer anyway
+        for rule, warning in _RULES if text else ():
+            if rule.search(str(text)):
+                yield f"{' '.join(str(text).split())[:60]}: {warning}"
+
+
+def _text(operation: MigrateOperation) -> str | None:
+    if isinstance(operation, ops.ExecuteSQLOp) and isinstance(operation.sqltext, str):
+        return operation.sqltext
+    if isinstance(operation, StatementByDatabase):
+        return operation.postgresql if not (operation.postgresql or "").startswith("DO") else None
+    return None

@@ -9,11 +9,9 @@ from dataclasses import replace
 from maniflex.db.migrate import migrate
 from maniflex.db.schema_differences import Difference, What
 from maniflex.migrations.apply import Migrator
-from maniflex.migrations.catalogue import read_catalogue
-from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.report import CheckReport
-from maniflex.migrations.scratch import scratch_database
-from maniflex.migrations.target import MigrationTarget
+from maniflex.migrations.take_over import read_catalogue, scratch_database
+from maniflex.migrations.target import MigrationError, MigrationTarget
 
 
 async def replay_problems(target: MigrationTarget, report: CheckReport) -> list[str]:

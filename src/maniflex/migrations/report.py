@@ -18,9 +18,8 @@ from maniflex.db.schema_differences import Difference, What, count_outside_enum
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
 from maniflex.migrations.checks import rows_of, them
-from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.files import MigrationFile, missing_file, several_ends
 from maniflex.migrations.operations import StatementByDatabase
-from maniflex.migrations.revision_names import missing_file, several_ends
 from maniflex.migrations.target import MigrationTarget
 
 

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from maniflex.db.current import reading, transaction
 from maniflex.db.schema_differences import Difference, What
 from maniflex.errors import DeclarationError
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.derived import ready_models, refresh_derived
+from maniflex.migrations.apply import (
+    Migrator,
+    describe_rewrites,
+    large_rewrites,
+    ready_models,
+    refresh_derived,
+)
 from maniflex.migrations.files import MigrationFile
 from maniflex.migrations.job import MigrationListener
 from maniflex.migrations.report import MigrationStatus, advise_next_file, read_status
-from maniflex.migrations.rewrites import describe_rewrites, large_rewrites
 from maniflex.migrations.target import MigrationTarget
 from maniflex.sql.statement import by_dialect
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex.db.current import reading
 from maniflex.db.port import Adapter
 from maniflex.db.schema_differences import Difference, find_differences
 from maniflex.db.short_locks import LockLimits
-from maniflex.migrations.files import MigrationFiles
+from maniflex.errors import DeclarationError
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
+
+if TYPE_CHECKING:
+    from maniflex.migrations.files import MigrationFiles
 
 LOCK_LIMITS = LockLimits(timedelta(milliseconds=500), tries=30)
 
@@ -43,3 +46,14 @@ class MigrationTarget:
     async def differences(self) -> list[Difference]:
         """How the database differs from the models."""
         return await find_differences(reading(self.adapter), self.models, self.statements(self.dialect))
+
+
+# What can go wrong with migrations, each said in one sentence with what to type.
+
+
+class MigrationError(DeclarationError):
+    """A migration cannot be written or applied; the message says why and what to do."""
+
+
+class Irreversible(MigrationError):
+    """Raised by the `downgrade` of a file that cannot go back."""

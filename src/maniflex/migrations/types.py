@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import UserDefinedType
 
 from maniflex.model.meta import Kind
-from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import column_type, sa_dialect
+from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.tables import NEW_ID, NOW, column_type, sa_dialect
 
 
 class ColumnType(UserDefinedType[Any]):
@@ -100,3 +101,41 @@ class JSON(ColumnType):
 BY_KIND: dict[Kind, type[ColumnType]] = {
     type_.kind: type_ for type_ in (TEXT, INT, FLOAT, BOOL, DECIMAL, DATETIME, DATE, TIME, UUID, BYTES, JSON)
 }
+
+
+# SQL that is written differently on each database, in one migration file.
+#
+# >>> sa.Column("active", types.BOOL(), server_default=by_database(sqlite="1", postgresql="TRUE"))
+
+
+class ByDatabase(ColumnElement[Any]):
+    """An expression with a text for each database."""
+
+    inherit_cache = False
+
+    def __init__(self, sqlite: str, postgresql: str) -> None:
+        self.sqlite = sqlite
+        self.postgresql = postgresql
+
+    def text(self, dialect: Dialect) -> str:
+        return by_dialect(dialect, sqlite=self.sqlite, postgres=self.postgresql)
+
+
+@compiles(ByDatabase)
+def _text(expression: ByDatabase, compiler: Any, **_: Any) -> str:
+    return expression.text(Dialect(compiler.dialect.name))
+
+
+def now() -> ByDatabase:
+    """The time of an insert, as the default of a column."""
+    return ByDatabase(NOW[Dialect.SQLITE], NOW[Dialect.POSTGRES])
+
+
+def new_id() -> ByDatabase:
+    """A new id that rises with time, as the default of a column."""
+    return ByDatabase(NEW_ID[Dialect.SQLITE], NEW_ID[Dialect.POSTGRES])
+
+
+def by_database(*, sqlite: str, postgresql: str) -> ByDatabase:
+    """The SQL of a default, written for each database."""
+    return ByDatabase(sqlite, postgresql)
