@@ -386,9 +386,6 @@ def has_null_switch(site: ModelSite, field_meta: FieldMeta) -> bool:
 # A field's pattern may match anywhere in the text; that of a control is JavaScript's, with the flag `v`,
 # and has to match the whole text. What the two read differently (`\d`, `\w`, `\b`, flags, look-around,
 # names) is left to the server.
-#
-# >>> html_pattern("^[a-z0-9-]+$"), html_pattern("@"), html_pattern(r"^\d+$")
-# ('[a-z0-9\\-]+', '[^]*(?:@)[^]*', None)
 
 
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\})\??(?![*+?{])")
@@ -405,7 +402,11 @@ class _Untranslatable(Exception):
 
 
 def html_pattern(pattern: str) -> str | None:
-    """The same for a control, or None where there is no such pattern."""
+    r"""The same for a control, or None where there is no such pattern.
+
+    >>> html_pattern("^[a-z0-9-]+$"), html_pattern("@"), html_pattern(r"^\d+$")
+    ('[a-z0-9\\-]+', '[^]*(?:@)[^]*', None)
+    """
     is_start, is_end = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern[is_start : len(pattern) - is_end]
     try:

@@ -148,9 +148,6 @@ def instant(text: str | datetime) -> datetime:
 # A class may compare its instances by less than they hold, by their id for example. So values are
 # compared part by part, and `==` counts only for those that have no parts. A tuple may be a list, which
 # it is in JSON. What no payload carries (private attributes, `__omitted__` fields) does not count.
-#
-# >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
-# 'payload.a.1'
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes, Decimal, UUID, datetime, date, time, timedelta})
@@ -169,6 +166,9 @@ def first_difference(original: Any, copy: Any, *, inside: bool = True) -> str:
     """The path to the first difference of a payload and its copy; empty when they are equal.
 
     Without `inside`, two instances of one class with fields are equal.
+
+    >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
+    'payload.a.1'
     """
     way = _difference(original, copy, inside)
     return "" if way is None else f"payload{way}"

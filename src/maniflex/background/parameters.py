@@ -62,16 +62,17 @@ def parameters_of(dialect: Dialect) -> Parameters:
 
 
 # Spans of time as people say them.
-#
-# >>> span(timedelta(seconds=7_260))
-# '2 h 1 min'
 
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def span(duration: timedelta) -> str:
-    """The two largest units of a span, without the second where it is nothing."""
+    """The two largest units of a span, without the second where it is nothing.
+
+    >>> span(timedelta(seconds=7_260))
+    '2 h 1 min'
+    """
     seconds = max(round(duration.total_seconds()), 0)
     for place, (unit, size) in enumerate(_UNITS):
         if seconds < size and size > 1:

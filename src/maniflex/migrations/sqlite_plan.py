@@ -266,9 +266,6 @@ def foreign_key_check() -> StoredRowsCheck:
 #
 # SQLite keeps the statement word for word, so a column or constraint that nothing is said about stays
 # exactly as it was declared, with its collation, its CHECK and its references.
-#
-# >>> TableText.parse('CREATE TABLE t (id TEXT NOT NULL, n INT CHECK (n > 0), PRIMARY KEY (id))').columns
-# {'id': 'id TEXT NOT NULL', 'n': 'n INT CHECK (n > 0)'}
 
 
 _TOKEN = re.compile(
@@ -282,7 +279,11 @@ _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """The parts of a CREATE TABLE statement."""
+    """The parts of a CREATE TABLE statement.
+
+    >>> TableText.parse('CREATE TABLE t (id TEXT NOT NULL, n INT CHECK (n > 0), PRIMARY KEY (id))').columns
+    {'id': 'id TEXT NOT NULL', 'n': 'n INT CHECK (n > 0)'}
+    """
 
     columns: Mapping[str, str]  # name → definition
     constraints: tuple[str, ...]

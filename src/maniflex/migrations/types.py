@@ -104,8 +104,6 @@ BY_KIND: dict[Kind, type[ColumnType]] = {
 
 
 # SQL that is written differently on each database, in one migration file.
-#
-# >>> sa.Column("active", types.BOOL(), server_default=by_database(sqlite="1", postgresql="TRUE"))
 
 
 class ByDatabase(ColumnElement[Any]):
@@ -137,5 +135,8 @@ def new_id() -> ByDatabase:
 
 
 def by_database(*, sqlite: str, postgresql: str) -> ByDatabase:
-    """The SQL of a default, written for each database."""
+    """The SQL of a default, written for each database.
+
+    >>> sa.Column("active", types.BOOL(), server_default=by_database(sqlite="1", postgresql="TRUE"))
+    """
     return ByDatabase(sqlite, postgresql)

@@ -180,12 +180,6 @@ def _take(rows: Iterable[SourceRow], most: int) -> list[SourceRow]:
 
 
 # JSON that a file contains: values that can be sent on, or a sentence why they cannot.
-#
-# >>> read_json('{"a": [1]}')
-# {'a': [1]}
-# >>> read_json('["\\ud800"]')
-# Traceback (most recent call last):
-# maniflex.transfer.source.UnusableJson: contains half of a character
 
 
 DEEPEST = 100  # levels; what encodes a request counts them on the stack
@@ -196,7 +190,14 @@ class UnusableJson(ValueError):
 
 
 def read_json(text: str, *, parse_float: Callable[[str], Any] | None = None) -> Any:
-    """The value of a JSON text."""
+    r"""The value of a JSON text.
+
+    >>> read_json('{"a": [1]}')
+    {'a': [1]}
+    >>> read_json('["\\ud800"]')
+    Traceback (most recent call last):
+    maniflex.transfer.source.UnusableJson: contains half of a character
+    """
     try:
         value = json.loads(text, parse_float=parse_float, parse_constant=_refuse)
     except (ValueError, ArithmeticError, RecursionError):

@@ -119,11 +119,6 @@ def acting(do: Any, *, all_tenants: bool = False, schedules: bool = False) -> Ha
 
 
 # Values of durable work as pages show them: what stands below the name of a secret is masked.
-#
-# >>> mask({"user": "ada", "api_key": "k"}, SECRET_NAMES)
-# {'user': 'ada', 'api_key': '•••'}
-# >>> mask([["Authorization", "Bearer k"], {"name": "Cookie", "value": "k"}], SECRET_NAMES)
-# [['Authorization', '•••'], {'name': 'Cookie', 'value': '•••'}]
 
 
 MASK = "•••"
@@ -136,7 +131,13 @@ class LostMask(ValueError):
 
 
 def mask(value: Any, names: Sequence[str], depth: int = 0) -> Any:
-    """The value with everything below such a key replaced; headers come as pairs or with name and value."""
+    """The value with everything below such a key replaced; headers come as pairs or with name and value.
+
+    >>> mask({"user": "ada", "api_key": "k"}, SECRET_NAMES)
+    {'user': 'ada', 'api_key': '•••'}
+    >>> mask([["Authorization", "Bearer k"], {"name": "Cookie", "value": "k"}], SECRET_NAMES)
+    [['Authorization', '•••'], {'name': 'Cookie', 'value': '•••'}]
+    """
     if depth > _DEEPEST:
         return MASK
     if isinstance(value, dict):

@@ -131,8 +131,6 @@ class EventBus(Protocol):
 
 
 # What a job is, what comes of it, and the form in which adapters keep it.
-#
-# >>> Job("send_receipt", {"order_id": 7}, group_key="order:7")
 
 
 MAX_RETRY = 3
@@ -142,7 +140,10 @@ _LONGEST = 500
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of background work; `max_retry` is how often it is tried before it is dead."""
+    """One piece of background work; `max_retry` is how often it is tried before it is dead.
+
+    >>> Job("send_receipt", {"order_id": 7}, group_key="order:7")
+    """
 
     type: str
     payload: Any = None

@@ -29,9 +29,6 @@ from maniflex.errors import InvalidSchedule
 #
 # The intervals follow each other from the moment the schedule was made, changed or switched on, in real
 # time: zones and clock changes do not move them.
-#
-# >>> Every.parse("@every 90m").after(datetime(2026, 3, 29, tzinfo=UTC))
-# datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.timezone.utc)
 
 
 PREFIX = "@every"
@@ -42,7 +39,11 @@ _SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """An interval of whole seconds."""
+    """An interval of whole seconds.
+
+    >>> Every.parse("@every 90m").after(datetime(2026, 3, 29, tzinfo=UTC))
+    datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.timezone.utc)
+    """
 
     interval: timedelta
 
@@ -250,9 +251,6 @@ def _zone(timezone: Any) -> ZoneInfo:
 
 # The times of a schedule in words: "every day at 02:00 Europe/Berlin"; where there are none, the
 # expression.
-#
-# >>> describe("0 2 * * *", "Europe/Berlin")
-# 'every day at 02:00 Europe/Berlin'
 
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
@@ -270,7 +268,11 @@ _STEP = re.compile(r"\*/(\d+)")
 
 
 def describe(cron: str, timezone: str = "UTC") -> str:
-    """The times in words, in the zone they are meant in."""
+    """The times in words, in the zone they are meant in.
+
+    >>> describe("0 2 * * *", "Europe/Berlin")
+    'every day at 02:00 Europe/Berlin'
+    """
     words = _words(cron)
     return f"{cron} {timezone}" if words is None else f"{words} {timezone}"
 

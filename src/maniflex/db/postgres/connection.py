@@ -414,9 +414,6 @@ def execute_messages(name: str, encoders: Sequence[Encode] = (), params: Sequenc
 #
 # Before them may be blanks, empty statements and comments, which PostgreSQL nests. What still gets past
 # is told by the tag of the server's answer.
-#
-# >>> first_words("/* a /* b */ c */ ; Rollback -- d\n TO here")
-# ('rollback', 'to')
 
 
 _BLANKS = re.compile(r"(?:[\s;]|--[^\r\n]*)*+")
@@ -435,7 +432,11 @@ Words = tuple[str, str]
 
 
 def first_words(text: str) -> Words:
-    """The first two words in lower case; empty where there is something else."""
+    r"""The first two words in lower case; empty where there is something else.
+
+    >>> first_words("/* a /* b */ c */ ; Rollback -- d\n TO here")
+    ('rollback', 'to')
+    """
     start = _skip(text, 0)
     end = _word_end(text, start)
     second = _skip(text, end)

@@ -171,9 +171,6 @@ def _refusal(status: int, code: str, message: str, headers: dict[str, str] | Non
 
 
 # Which origins a list of them allows: exact ones, subdomains of a domain, all.
-#
-# >>> Origins(["https://*.example.com"]).allows("https://shop.example.com")
-# True
 
 
 _ORIGIN = re.compile(
@@ -183,7 +180,11 @@ _LABELS = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 class Origins:
-    """The origins whose pages may read answers."""
+    """The origins whose pages may read answers.
+
+    >>> Origins(["https://*.example.com"]).allows("https://shop.example.com")
+    True
+    """
 
     def __init__(self, origins: Iterable[str]) -> None:
         texts = [origin if origin == "null" else origin.lower() for origin in origins]
