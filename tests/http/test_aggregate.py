@@ -563,6 +563,15 @@ async def test_what_says_it_in_another_way_is_told_a_line_that_works(sqlite_url:
             assert (await http.get("/api/orders/aggregate", params={"aggregate": "{" + line})).is_success
 
 
+async def test_a_very_long_text_is_refused_without_being_searched(sqlite_url: str) -> None:
+    text = "sum(" + " " * 200_000 + "!"  # a pattern that tries every split of the spaces takes minutes
+    async with orders(sqlite_url) as http:
+        answer = await http.request("GET", "/api/orders/aggregate", json={"select": [text]})
+        error_of(answer, 400, "INVALID_QUERY")
+        answer = await http.get("/api/orders/aggregate?op=sum(" + "+" * 20_000 + "!")
+        error_of(answer, 414, "URI_TOO_LONG")
+
+
 async def test_a_function_without_its_field_is_told_the_entry_to_write(sqlite_url: str) -> None:
     async with orders(sqlite_url) as http:
         for op in ("sum", "avg", "min", "max", "count_distinct"):

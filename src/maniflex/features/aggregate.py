@@ -15,7 +15,7 @@ from maniflex import _json
 from maniflex._limits import Limits
 from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
-from maniflex.errors import InvalidJson, InvalidQuery
+from maniflex.errors import InvalidJson, InvalidQuery, UriTooLong
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.body import read_body
 from maniflex.pipeline.chain import Default
@@ -88,6 +88,8 @@ class _Aggregate:
         """
         query_string = ctx.scope["query_string"]
         if query_string:
+            if len(query_string) > self.limits.uri_length:
+                raise UriTooLong(f"a query string has at most {self.limits.uri_length} bytes")
             parameters, own = pairs(query_string), self._store.listings.own.names
             for name, _ in parameters:
                 if name in _OF_LISTS or (name in _OF_OTHERS and name not in own):

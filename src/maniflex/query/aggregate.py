@@ -31,6 +31,7 @@ KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
 _CALL = re.compile(
     r"(\w{1,20})(?:\s*[(:]\s*(distinct\s+)?([\w.]{1,60}|\*)?\s*\)?)?", re.ASCII | re.IGNORECASE
 )
+_LONGEST_CALL = 120
 _COUNT = {"op": "count"}
 _SHAPE = 'select: an entry has op, field and as, like {"op":"sum","field":"<field>"}'
 
@@ -257,7 +258,8 @@ def _function(word: Any) -> Fn:
 
 def entry_for(text: str) -> dict[str, str] | None:
     """The entry of `select` that `count`, `count(*)`, `sum(total)` or `sum:total` means; None for others."""
-    match = _CALL.fullmatch(text.strip())
+    # The pattern takes quadratic time for many spaces, and a client may send megabytes of them.
+    match = _CALL.fullmatch(text.strip()) if len(text) <= _LONGEST_CALL else None
     if match is None or match[1].lower() not in tuple(Fn):
         return None
     fn = Fn(match[1].lower())
