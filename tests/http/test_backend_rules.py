@@ -330,6 +330,42 @@ async def test_a_policy_judges_what_a_record_becomes_before_the_backend_is_told(
     assert [record["tenant"] for record in backend.records.values()] == ["a"]
 
 
+async def test_a_policy_judges_no_other_record_that_the_write_brings_along() -> None:
+    deals, logs = Memory({"id": "d1", "owner": "ann", "state": "open"}), Memory({"id": "l1", "n": 0})
+    started: list[asyncio.Event] = []
+
+    class Deal(Model, backend=deals):
+        owner: str
+        state: str = "open"
+
+    class Log(Model, backend=logs):
+        n: int = 0
+
+    async def note(ctx: Context, from_: Any, to: Any) -> None:
+        await ctx.db(Log).update("l1", n=1)
+        started.append(asyncio.Event())
+
+        async def note_later() -> None:
+            await ctx.server.db(Log).update("l1", n=2)
+            started[0].set()
+
+        ctx.background(note_later)
+
+    def is_own(ctx: Context, record: Any) -> bool:
+        return bool(record.owner == "ann")
+
+    server = Server()
+    server.register(Deal, Log)
+    rules = (workflow.allow("open", "done"), workflow.on_transition("open", "done", note))
+    server.pipeline.validate.register(workflow.machine("state", *rules), models=[Deal])
+    server.pipeline.db.register(auth.enforce(is_own), models=[Deal])
+    async with client(server) as http:
+        assert data_of(await http.patch("/api/deals/d1", json={"state": "done"}))["state"] == "done"
+        await asyncio.wait_for(started[0].wait(), 30)
+
+    assert logs.records["l1"]["n"] == 2
+
+
 async def test_a_state_machine_binds_clients_and_code() -> None:
     changes: list[tuple[Any, Any]] = []
 

@@ -255,7 +255,7 @@ class BackedStore(Store):
         stamps = {"updated_at": self.clock.now()} if "updated_at" in self.meta.by_name else {}
         plain_changes = self._plain({**changes, **stamps})
         outcome = self._outcome(held, plain_changes)
-        await judge_outcome(outcome)
+        await judge_outcome(self.meta, record_id, outcome)
         if is_trial():
             return outcome
         values = await self._call("update", record_id, plain_changes)

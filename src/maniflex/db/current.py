@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from maniflex._caller import forget_request
 from maniflex.db.budget import Budget
 from maniflex.db.port import Adapter, Executor, Isolation, Row, Tx
+from maniflex.db.unrolled import forget_unrolled
 from maniflex.errors import DatabaseError, TransactionError
 from maniflex.sql.statement import Sql, by_dialect
 
@@ -83,6 +84,7 @@ def detached_context() -> Context:
     context.run(_open.set, None)
     context.run(current_reader.set, None)
     context.run(forget_request)
+    context.run(forget_unrolled)
     return context
 
 

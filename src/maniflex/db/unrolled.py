@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from maniflex.db.port import Row
+from maniflex.model.meta import ModelMeta
 
 JudgeRow = Callable[[Row], Awaitable[None]]
 
+
+class _Judgement(NamedTuple):
+    meta: ModelMeta
+    record_id: str
+    judge: JudgeRow
+
+
 _is_trial: ContextVar[bool] = ContextVar("maniflex_trial", default=False)
-_judge: ContextVar[JudgeRow | None] = ContextVar("maniflex_judge", default=None)
+_judgement: ContextVar[_Judgement | None] = ContextVar("maniflex_judgement", default=None)
 
 
 @contextmanager
@@ -34,17 +43,25 @@ def is_trial() -> bool:
 
 
 @contextmanager
-def judged_first(judge: JudgeRow) -> Iterator[None]:
-    """A row that cannot be rolled back is shown to `judge` as it becomes, before it is written."""
-    token = _judge.set(judge)
+def judged_first(meta: ModelMeta, record_id: str, judge: JudgeRow) -> Iterator[None]:
+    """This record, which cannot be rolled back, is shown to `judge` as it becomes, before it is written."""
+    token = _judgement.set(_Judgement(meta, record_id, judge))
     try:
         yield
     finally:
-        _judge.reset(token)
+        _judgement.reset(token)
 
 
-async def judge_outcome(row: Row) -> None:
-    """Show the row to whoever wants to see it before it is written."""
-    judge = _judge.get()
-    if judge is not None:
-        await judge(row)
+async def judge_outcome(meta: ModelMeta, record_id: str, row: Row) -> None:
+    """Show the row to the judge of this record, if it has one, before it is written."""
+    judgement = _judgement.get()
+    if judgement is not None and judgement.meta is meta and judgement.record_id == record_id:
+        _judgement.set(None)  # what hooks write to the record afterwards is code's, which no policy judges
+        await judgement.judge(row)
+
+
+def forget_unrolled() -> None:
+    """Leave trials and judgements behind, in work that outlives its request."""
+    if _is_trial.get() or _judgement.get() is not None:
+        _is_trial.set(False)
+        _judgement.set(None)

@@ -56,7 +56,7 @@ class PolicedWrites:
         """The step for records that no transaction rolls back: what they become is judged before."""
 
         async def write_judged(ctx: Context) -> None:
-            with judged_first(partial(self._judge_outcome, ctx)):
+            with judged_first(self._store.meta, ctx.resource_id, partial(self._judge_outcome, ctx)):
                 await _run(write, ctx)
 
         return write_judged
