@@ -143,6 +143,9 @@ async def test_the_application_can_say_whose_a_file_is(database_url: str) -> Non
 
         refused = await archive.http.post("/api/albums", json={"cover": key}, headers={**law, **ada})
         taken = await archive.http.post("/api/albums", json={"cover": key}, headers={**sales, **bob})
+        for other in ({"x-tenant": "b", "x-user": "eve"}, {"x-user": "eve"}, {}):
+            foreign = await archive.http.post("/api/albums", json={"cover": key}, headers={**sales, **other})
+            error_of(foreign, 403, "FILE_FORBIDDEN")
 
     error_of(refused, 403, "FILE_FORBIDDEN")
     assert taken.status_code == 201

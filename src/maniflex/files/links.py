@@ -146,8 +146,9 @@ class KeyNamer:
         linked_keys = [file.key for file in files if file.state is FileState.LINKED]
         links = await self._desk.links_of_all(linked_keys) if linked_keys else {}
         for file in files:
-            is_foreign = file.scope not in ("", self._owner.scope) and not self._restores
-            if is_foreign or not await self._may_read(file, links.get(file.key, ())):
+            is_foreign = file.scope not in ("", self._owner.scope)
+            is_foreign = is_foreign or file.tenant_id not in (None, self._owner.tenant_id)
+            if (is_foreign and not self._restores) or not await self._may_read(file, links.get(file.key, ())):
                 raise FileForbidden()
 
     async def _may_read(self, file: StoredFile, links: Sequence[Link]) -> bool:
