@@ -147,7 +147,7 @@ async def test_a_request_in_a_transaction_does_not_wait_for_those_who_wait_for_i
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.02)
+    monkeypatch.setattr(body, "PLACE_PATIENCE", 0.02)
     monkeypatch.setattr(body, "GRACE", 0.02)
 
 

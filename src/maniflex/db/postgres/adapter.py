@@ -21,12 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maniflex.db.budget import Budget
 from maniflex.db.current import detached_context
 from maniflex.db.port import STREAM_BATCH, BatchStatement, Isolation, ReadOnlyDatabase, Row, Wake
-from maniflex.db.postgres.connection import PooledConnection, Reply, first_words, maintains, refuse_end
-from maniflex.db.postgres.errors import READ_ONLY, STALE_STATEMENT, translate
-from maniflex.db.postgres.hosts import Hosts, NoConnectionLeft, parse_address
-from maniflex.db.postgres.listener import Listener
-from maniflex.db.postgres.pool import Pool, Stuck
-from maniflex.db.postgres.transaction import Pick, PostgresTx, all_rows, begin_text, first_row, row_count
 from maniflex.db.statements import QuickTexts, StatementObserver
 from maniflex.errors import (
     ConfigError,
@@ -37,6 +31,20 @@ from maniflex.errors import (
     Unavailable,
 )
 from maniflex.sql.statement import Dialect, LookupText, Sql
+
+try:
+    import asyncpg  # noqa: F401
+except ImportError as missing:
+    raise DeclarationError(
+        'PostgreSQL needs the asyncpg driver: pip install "maniflex[postgres]"'
+    ) from missing
+
+from maniflex.db.postgres.connection import PooledConnection, Reply, first_words, maintains, refuse_end
+from maniflex.db.postgres.errors import READ_ONLY, STALE_STATEMENT, translate
+from maniflex.db.postgres.hosts import Hosts, NoConnectionLeft, parse_address
+from maniflex.db.postgres.listener import Listener
+from maniflex.db.postgres.pool import Pool, Stuck
+from maniflex.db.postgres.transaction import Pick, PostgresTx, all_rows, begin_text, first_row, row_count
 
 if TYPE_CHECKING:
     from maniflex.db.postgres.connection import Connection
@@ -141,14 +149,6 @@ class HangWatch:
 
     def _waiting(self) -> dict[PooledConnection, float]:
         return {slot: slot.due for pool in self._pools for slot in pool.slots if slot.due}
-
-
-try:
-    import asyncpg  # noqa: F401
-except ImportError as missing:
-    raise DeclarationError(
-        'PostgreSQL needs the asyncpg driver: pip install "maniflex[postgres]"'
-    ) from missing
 
 
 PING_WITHIN = 5.0
