@@ -31,6 +31,7 @@ CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body reco
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
     raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background
     add_header set_cookie"""
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
 NOT_A_CODE = re.compile("TCP_.*|.*_TEXT|SINGLETON_ID")  # socket options, types of columns, a name
 
 
@@ -225,11 +226,19 @@ def test_every_command_of_a_group_has_a_row_with_its_options(group: str, name: s
 # -- pages
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_page(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
 
-    assert [link for link in links if not (page.parent / link).is_file()] == []
+    links = [link for link in links if not link.startswith("http")]
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_a_fragment_is_named_by_its_change_and_its_kind() -> None:
+    names = [file.name for file in (ROOT / "changelog.d").iterdir() if file.name != "README.md"]
+
+    assert [name for name in names if not re.fullmatch(r"[a-z0-9_-]+\.(added|changed|fixed)\.md", name)] == []
 
 
 def test_every_page_is_in_the_index() -> None:
