@@ -1,7 +1,7 @@
 """Requests beside a read replica: who may read there, and how far it must have come for whom.
 
 A request that may write (not `GET`, `HEAD` or `OPTIONS`) reads from the primary, and its answer says how far
-the log of the primary was then (`X-Database-Position`, see `position_token.py`). A `GET` or `HEAD` with this
+the log of the primary was then (`X-Database-Position`, see `write_token`). A `GET` or `HEAD` with this
 header, or with the cookie that was set along with it, is answered by a server that has got at least there. It
 stands around applications that have a replica.
 """
@@ -9,14 +9,15 @@ stands around applications that have a replica.
 from __future__ import annotations
 
 import asyncio
+import hmac
+import re
 from collections.abc import MutableMapping
-from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import cookie_parser
 
 from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.db.postgres.replicated import Place
+from maniflex.db.postgres.replicated import Place, ReplicatedAdapter
 from maniflex.errors import RequestError
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 
@@ -27,18 +28,12 @@ LONGEST_COOKIE = 86_400  # seconds
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Positions(Protocol):
-    """A database that can say where its log is."""
-
-    cluster_key: bytes
-
-    async def position(self) -> Place: ...
-
-
 class ReadPositions:
     """The application, each of whose requests has a `ReplicaReader`."""
 
-    def __init__(self, app: App, database: Positions, *, cookie: str = "", max_lag: float = 0.0) -> None:
+    def __init__(
+        self, app: App, database: ReplicatedAdapter, *, cookie: str = "", max_lag: float = 0.0
+    ) -> None:
         self._app = app
         self._database = database
         self._cookie = cookie
@@ -97,27 +92,21 @@ def _cookies(scope: AsgiScope, name: str) -> list[str]:
     return [values[name] for values in cookies if name in values]
 
 
-# A place in the log of the primary as clients see it: a text that says nothing to them.
-#
-# How fast the log grows is how much is written, which is not for everybody to know. So the place is
-# scrambled by a key that all processes of the database share (four rounds of a Feistel network). A text
-# that was made up is no place, but for one in 4,000 million.
+# A place in the log of the primary as clients bring it: plain, and signed with a key that all processes of
+# the database share, so that a client cannot make reads wait for a place that never comes.
 
 
-_ROUNDS = (b"1", b"2", b"3", b"4")
-_HALF = 8  # bytes
+_TOKEN = re.compile(r"([0-9a-f]{1,8})-([0-9a-f]{1,16})-([0-9a-f]{32})")
 
 
 def write_token(place: Place, key: bytes) -> str:
-    """32 hexadecimal digits.
+    """The timeline, the position and their signature, in hexadecimal digits.
 
     >>> read_token(write_token(Place(1, 50331744), b"key"), b"key")
     Place(timeline=1, position=50331744)
     """
-    left, right = place.timeline, place.position
-    for number in _ROUNDS:
-        left, right = right, left ^ _mix(right, number, key)
-    return f"{left:016x}{right:016x}"
+    text = f"{place.timeline:x}-{place.position:x}"
+    return f"{text}-{hmac.digest(key, text.encode(), 'sha256').hex()[:32]}"
 
 
 def read_token(text: str, key: bytes) -> Place | None:
@@ -125,18 +114,8 @@ def read_token(text: str, key: bytes) -> Place | None:
 
     >>> read_token("soon", b"key")
     """
-    try:
-        both = bytes.fromhex(text)
-    except ValueError:
+    parts = _TOKEN.fullmatch(text)
+    if parts is None:
         return None
-    if len(both) != 2 * _HALF or len(text) != 4 * _HALF:
-        return None
-    left, right = int.from_bytes(both[:_HALF]), int.from_bytes(both[_HALF:])
-    for number in reversed(_ROUNDS):
-        left, right = right ^ _mix(left, number, key), left
-    return Place(left, right) if left < 2**32 else None
-
-
-def _mix(half: int, number: bytes, key: bytes) -> int:
-    mixed = blake2b(half.to_bytes(_HALF), digest_size=_HALF, key=key[:64], salt=number)
-    return int.from_bytes(mixed.digest())
+    place = Place(int(parts[1], 16), int(parts[2], 16))
+    return place if hmac.compare_digest(write_token(place, key), text) else None
