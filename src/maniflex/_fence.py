@@ -24,38 +24,63 @@ import traceback
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, ClassVar, NoReturn
+from weakref import WeakSet
 
 MOST_LEAVES = 10  # of a group that are named
+CAME_BACK = (
+    "maniflex: this process was forked off a server and came back to it, so it ends here; do not fork in a"
+    " handler, or let the child end with os._exit"
+)
 
 
-class Forks:
-    """The forks between this process and the one that imported us."""
+class Fork:
+    """Ends the child of a handler that forks where it comes back to us.
 
-    count: ClassVar[int] = 0
+    It has the sockets of its parent, and would be a second worker. Nobody should fork in a handler, but to
+    forget `os._exit` must not cost data. A child that serves by itself is no such child any more.
+    """
+
+    is_child: ClassVar[bool] = False
+    _serving: ClassVar[WeakSet[asyncio.AbstractEventLoop]] = WeakSet()
+
+    @classmethod
+    def serve_on(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """A server starts on this loop."""
+        cls._serving.add(loop)
+        cls.is_child = False
 
     @classmethod
     def note(cls) -> None:
-        """This process was forked off."""
-        cls.count += 1
+        """This process was forked off just now."""
+        for loop in cls._serving:
+            if loop.is_running():
+                cls.is_child = True
+                loop.call_soon(end_child)  # in its next turn, where no exception brings the child back
+        cls._serving = WeakSet()
+
+    @classmethod
+    def end_if_child(cls, error: BaseException | None = None) -> None:
+        """The code of an application returned or raised, on a thread of ours."""
+        if cls.is_child:
+            end_child(error)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=Forks.note)
+    os.register_at_fork(after_in_child=Fork.note)
 
 
 class Fence:
     """Stands around one call of a handler or hook."""
 
-    __slots__ = ("_forks", "_task")
+    __slots__ = ("_task",)
 
-    def __init__(self, task: asyncio.Task[Any] | None = None, forks: int | None = None) -> None:
-        """`task` is the calling one, where it is at hand; `forks` their count before the call, if noted."""
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        """`task` is the calling one, where it is at hand."""
         self._task = task or asyncio.current_task()
-        self._forks = Forks.count if forks is None else forks
 
     def absorb(self, error: BaseException) -> Exception:
         """The exception as the failure of what was called; raises it again if it is meant for us."""
-        if Forks.count != self._forks:
+        if Fork.is_child:
             end_child(error)
         if isinstance(error, asyncio.CancelledError):
             if self._task is not None and self._task.cancelling():
@@ -70,25 +95,6 @@ class Fence:
         failure = RuntimeError(f"{describe(error)} was raised")
         failure.__cause__ = error
         return failure
-
-    def end_if_forked(self) -> None:
-        """The call returned: in a process that it forked off, that is where the process ends."""
-        if Forks.count != self._forks:
-            end_child()
-
-
-class ThreadFence:
-    """The same for a call on a thread, where only a fork has to be noticed."""
-
-    __slots__ = ("_forks",)
-
-    def __init__(self) -> None:
-        self._forks = Forks.count
-
-    def end_if_forked(self, error: BaseException | None = None) -> None:
-        """The call returned or raised: in a process that it forked off, that is where the process ends."""
-        if Forks.count != self._forks:
-            end_child(error)
 
 
 def describe(error: BaseException) -> str:
@@ -120,8 +126,9 @@ def text_of(error: BaseException) -> str:
 
 
 def end_child(error: BaseException | None = None) -> NoReturn:
-    """End a process that a handler forked off: it has our sockets, and must not go on as a second worker."""
+    """End a process that a handler forked off, with the code of its `sys.exit`."""
     code: Any = 0
+    print(CAME_BACK, file=sys.stderr)
     if isinstance(error, SystemExit):
         code = error.code
         if code is not None and not isinstance(code, int):  # as the interpreter does

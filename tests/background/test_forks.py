@@ -1,7 +1,9 @@
-"""A handler that forks: the child ends where the handler does, and is no second worker."""
+"""A handler that forks, though it should not: its child is no second worker and writes nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import sys
 import warnings
@@ -11,12 +13,16 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Run, Server
+from maniflex import Context, Model, Run, Server
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.testing import client
 from tests.kit.outbox import a_bench
 from tests.kit.runs import status, working
+
+
+class Mark(Model):
+    text: str
 
 
 def fork_and(end: Callable[[], object]) -> int:
@@ -108,3 +114,59 @@ async def test_a_child_of_a_plain_action_ends_with_it(
         assert (await http.post("/api/fork")).is_success
         [pid] = pids
         assert code_of(pid) == code
+
+
+async def test_a_child_that_goes_on_writes_nothing_into_the_transaction_of_its_parent(
+    server: Server,
+) -> None:
+    pids: list[int] = []
+    server.register(Mark)
+
+    @server.work.handler("default.child")
+    async def handle(run: Run) -> None:
+        async with server.transaction():
+            await server.db(Mark).create(text="before")
+            pids.append(fork_and(lambda: None))
+            await server.db(Mark).create(text="after")
+
+    async with working(server) as work:
+        made = await work.submit("default.child")
+        await work.worker().drain()
+        assert await status(work, made.id) == "succeeded"
+        assert [mark.text for mark in await server.db(Mark).list()] == ["before", "after"]
+    [pid] = pids
+    assert code_of(pid) in (0, 1)  # where the connection refused it, or where it came back to the loop
+
+
+async def test_a_child_serves_and_forks_like_any_process(sqlite_url: str) -> None:
+    """What its parent did is forgotten as soon as it has a server of its own."""
+    server = Server()
+    codes: list[int] = []
+
+    @server.action("POST", "/fork")
+    async def fork(ctx: Context) -> None:
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=serve_and_fail, args=(f"{sqlite_url}.child",))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are threads
+            child.start()
+        child.join(30)
+        codes.append(child.exitcode or 0)
+
+    async with client(server, database=sqlite_url) as http:
+        assert (await http.post("/api/fork")).is_success
+    assert codes == [42]
+
+
+def serve_and_fail(url: str) -> None:
+    server = Server()
+
+    @server.action("POST", "/fail")
+    async def fail(ctx: Context) -> None:
+        sys.exit(7)  # a failure of its request
+
+    async def serve() -> int:
+        async with client(server, database=url) as http:
+            return (await http.post("/api/fail")).status_code
+
+    os._exit(42 if asyncio.run(serve()) == 500 else 1)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from maniflex._caller import current_database, serve_from
-from maniflex._fence import Fence
+from maniflex._fence import Fence, Fork
 from maniflex._logging import log_panic
 from maniflex._service import Service, call
 from maniflex.db.current import detached_context
@@ -109,6 +109,7 @@ class Lifecycle:
             raise LifecycleError(f"the server is {self.state}; it starts once")
         self.state = LifecycleState.STARTING
         self._loop = asyncio.get_running_loop()
+        Fork.serve_on(self._loop)
         self._database = current_database()
         open_adapters: list[Adapter] = []
         try:

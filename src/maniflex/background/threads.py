@@ -19,7 +19,7 @@ from threading import Condition, Thread
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from maniflex._backoff import Backoff
-from maniflex._fence import Fence, ThreadFence, describe
+from maniflex._fence import Fence, Fork, describe
 from maniflex._logging import log_panic
 from maniflex.db.current import detached_context
 
@@ -112,15 +112,14 @@ def begin_on_thread(call: Callable[[], T], threads: Executor | None = None) -> F
 
 def _deliverable(call: Callable[[], T]) -> T:
     """No future carries these two: the task that awaits it would wait for ever, or be closed by it."""
-    fence = ThreadFence()
     try:
         result = call()
     except BaseException as error:
-        fence.end_if_forked(error)
+        Fork.end_if_child(error)
         if isinstance(error, StopIteration | GeneratorExit):
             raise RuntimeError(f"{describe(error)} was raised") from error
         raise
-    fence.end_if_forked()
+    Fork.end_if_child()
     return result
 
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from maniflex._caller import asking
-from maniflex._fence import Fence, Forks
+from maniflex._fence import Fence
 from maniflex.errors import Abort, ExportBusy, NotFound, RequestError, Timeout
 from maniflex.pipeline.context import Context, Header
 from maniflex.pipeline.exchange import OBSERVED, AsgiScope, Send
@@ -37,7 +37,7 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
     """The answer of the endpoint; `ClientGone` when the client went away."""
     before = asking.set(ctx)
     client_left, ctx.route_path, ctx.began = False, endpoint.route, perf_counter()
-    task, forks = current_task(watch.loop if watch is not None else None), Forks.count
+    task = current_task(watch.loop if watch is not None else None)
     if watch is not None:  # in place, because every request pays for it
         watch.requests[ctx] = task
         if watch.timer is None:
@@ -65,7 +65,7 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                 ctx.response = refusal.response
             except BaseException as error:
                 # Whatever code of the application raises is a failure of its request, and of nothing else.
-                failed = Fence(task, forks).absorb(error)
+                failed = Fence(task).absorb(error)
                 client_left = client_left or isinstance(error, ClientGone)
                 ctx.response = failure(ctx, failed)
                 _forget_frames(error, failed)

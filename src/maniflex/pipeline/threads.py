@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from maniflex._fence import Fence, ThreadFence
+from maniflex._fence import Fence, Fork
 
 AT_ONCE = 64  # requests
 IDLE_SECONDS = 10.0
@@ -92,15 +92,14 @@ class Call:
 
     def run(self) -> None:
         _here.call = self
-        fence = ThreadFence()
         try:
             self._value = self._fn()
-            fence.end_if_forked()
+            Fork.end_if_child()
         except (StopIteration, GeneratorExit) as error:  # no future can carry them
             self._error = RuntimeError(f"{type(error).__name__} was raised")
             self._error.__cause__ = error
         except BaseException as error:
-            fence.end_if_forked(error)
+            Fork.end_if_child(error)
             self._error = error
         finally:
             _here.call = None

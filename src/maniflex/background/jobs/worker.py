@@ -372,7 +372,6 @@ async def _perform(job: Job, handler: RunHandler) -> Result | Failed:
         return bad_payload(fence.absorb(error))
     try:
         result = Result.of(await _call_handler(job, handler))
-        fence.end_if_forked()
         encode(result.stored(), RESULT)
         return result
     except BaseException as error:

@@ -216,7 +216,6 @@ class Courier:
             self._handler = None
             if self._told_to_stop:
                 self._stop_counts()
-        self._fence.end_if_forked()
         return Delivered()
 
     def _stop_counts(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
-from maniflex._fence import Fence, Forks, describe, end_child
+from maniflex._fence import Fence, describe
 from maniflex._logging import guard_logger
 from maniflex.background.json_text import clean, decode, encode, unreadable_because
 from maniflex.background.runs.engine import RunEngine
@@ -62,7 +62,6 @@ class AttemptHost(Protocol):
 
     engine: RunEngine
     settler: Settler
-    forks: int  # that lay behind the process when the worker began
 
     @property
     def threads(self) -> Threads:
@@ -213,8 +212,6 @@ async def perform(
             result = await handler.fn(run)
         else:
             result = await _call_handler(run, handler, timeout, host)
-        if Forks.count != host.forks:
-            end_child()
         if result is None and run.is_plain:  # most runs, of which there may be thousands a second
             run.over = True
             return NO_RESULT
@@ -223,7 +220,7 @@ async def perform(
         if is_lost(error):
             outcome = Released() if run.handed_back else Dropped()
         else:
-            outcome = pause_of(error) or failure_or_release(Fence(task, host.forks), error)
+            outcome = pause_of(error) or failure_or_release(Fence(task), error)
     return await conclude(run, outcome)
 
 

@@ -295,7 +295,6 @@ class OpenSteps:
             # A task that somebody else started would pass the first two on to the loop, and end the process;
             # the third would close whoever awaits it.
             raise fence.absorb(error) from error
-        fence.end_if_forked()
         if keep is None:
             return result
         try:

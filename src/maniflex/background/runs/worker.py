@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
-from maniflex._fence import Forks
 from maniflex._ids import new_id
 from maniflex.background.loop import Loop
 from maniflex.background.runs.attempt import Attempt
@@ -59,7 +58,6 @@ class RunWorker:
             engine.handlers, prefixes or config.worker_type_prefixes, only=types, leave=leave
         )
         self.running: set[Attempt] = set()
-        self.forks = Forks.count
         self.leases = RunLeases(engine, self.running, lease or config.work_lease)
         self.settler = Settler(engine, self.leases.drop)
         self.claimer = Claimer(
@@ -81,7 +79,7 @@ class RunWorker:
     # -- starting and stopping
 
     async def start(self) -> None:
-        self._started, self.forks = True, Forks.count
+        self._started = True
         await self.leases.start()
         try:
             await self._open_steady_store(self._open)
@@ -244,7 +242,6 @@ class RunWorker:
         if self.leases.beating:
             yield
             return
-        self.forks = Forks.count
         await self.leases.start()
         try:
             yield

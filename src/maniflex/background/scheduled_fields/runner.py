@@ -374,7 +374,6 @@ class IndexSweep:
                         await outcome
                 except BaseException as error:
                     self._fail(id, fence.absorb(error), "a hook of %s.%s failed")
-                fence.end_if_forked()
 
     def _take(self, after: scheduled_fields.Place | None, most: int) -> Sql:
         return scheduled_fields.take(

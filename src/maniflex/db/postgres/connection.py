@@ -9,6 +9,7 @@ pool closes a connection that is overdue, because nothing else ends the wait for
 from __future__ import annotations
 
 import math
+import os
 import re
 import socket
 import struct
@@ -16,7 +17,8 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from weakref import WeakSet
 
 import asyncpg
 
@@ -74,6 +76,7 @@ class PooledConnection:
     """One connection of a pool."""
 
     __slots__ = (
+        "__weakref__",
         "_begins",
         "_bind_execute",
         "_commit",
@@ -132,6 +135,7 @@ class PooledConnection:
         self._commit: Any = None  # the statement
         self._encoders: dict[str, Sequence[Encode] | None] = {}  # by guard; None for one that goes by itself
         notice_a_silent_server(con)
+        _opened.add(self)
 
     async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None, first: bytes = b"") -> Reply:
         """Run one statement, prepared now unless this connection already knows it.
@@ -299,6 +303,31 @@ class PooledConnection:
 
 def _inner(con: Connection) -> Any:
     return con
+
+
+_opened: WeakSet[PooledConnection] = WeakSet()
+
+
+class _OfParent:
+    """Stands where the session of its parent was, in a forked child.
+
+    What the child sent would be a statement in the parent's transaction, its COMMIT among them.
+    """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DatabaseError("this connection belongs to the process that forked this one; open another here")
+
+    def __call__(self, *arguments: object) -> NoReturn:
+        self.__getattr__("")
+
+
+def _leave_sessions_to_parent() -> None:
+    for slot in list(_opened):
+        slot.con = slot._transport = slot._bind_execute = cast(Any, _OfParent())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_sessions_to_parent)
 
 
 def notice_a_silent_server(con: Connection) -> None:
