@@ -22,7 +22,7 @@ from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, act
-from maniflex.db.unrolled import trial
+from maniflex.db.current import trial
 from maniflex.errors import Abort, NotFound
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest

@@ -49,11 +49,10 @@ from maniflex.db.backend import (
 )
 from maniflex.db.budget import Budget, rows_size
 from maniflex.db.changes import ChangeKind, tell
-from maniflex.db.current import transaction
+from maniflex.db.current import is_trial, judge_outcome, transaction
 from maniflex.db.port import STREAM_BATCH, Adapter, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.references import StoresByModel
 from maniflex.db.store import Store
-from maniflex.db.unrolled import is_trial, judge_outcome
 from maniflex.errors import (
     BackendError,
     DeclarationError,

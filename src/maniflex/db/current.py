@@ -1,24 +1,24 @@
-"""What is found by context: the transaction that is open right now, and the request or run that reads.
+"""What is found by context: the open transaction, the request or run that reads, and who judges a write.
 
 Helper code joins the transaction unasked. The reader says how current its reads must be, where a replica
-could answer them.
+could answer them. A write that no transaction rolls back is judged before it is done.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from maniflex._caller import forget_request
 from maniflex.db.budget import Budget
 from maniflex.db.port import Adapter, Executor, Isolation, Row, Tx
-from maniflex.db.unrolled import forget_unrolled
 from maniflex.errors import DatabaseError, TransactionError
+from maniflex.model.meta import ModelMeta
 from maniflex.sql.statement import Sql, by_dialect
 
 
@@ -232,3 +232,62 @@ async def _apart(run: Callable[[Sql], Awaitable[T]], sql: Sql) -> T:
 def read_current(adapter: Adapter, sql: Sql) -> Awaitable[Row | None]:
     """The first row of a read as the last commit left it."""
     return Primary(adapter).fetch_one(sql)
+
+
+# Writes that no transaction rolls back: they are judged before they are done, or only tried.
+#
+# A backend keeps what it was told to keep. Whoever would let a database write and then look at the row, or
+# write and roll back to see what would come of it, says so here first.
+
+
+JudgeRow = Callable[[Row], Awaitable[None]]
+
+
+class _Judgement(NamedTuple):
+    meta: ModelMeta
+    record_id: str
+    judge: JudgeRow
+
+
+_is_trial: ContextVar[bool] = ContextVar("maniflex_trial", default=False)
+_judgement: ContextVar[_Judgement | None] = ContextVar("maniflex_judgement", default=None)
+
+
+@contextmanager
+def trial() -> Iterator[None]:
+    """Everything written inside is rolled back, so what cannot be rolled back is checked and not written."""
+    token = _is_trial.set(True)
+    try:
+        yield
+    finally:
+        _is_trial.reset(token)
+
+
+def is_trial() -> bool:
+    """Whether what is written now will be rolled back."""
+    return _is_trial.get()
+
+
+@contextmanager
+def judged_first(meta: ModelMeta, record_id: str, judge: JudgeRow) -> Iterator[None]:
+    """This record, which cannot be rolled back, is shown to `judge` as it becomes, before it is written."""
+    token = _judgement.set(_Judgement(meta, record_id, judge))
+    try:
+        yield
+    finally:
+        _judgement.reset(token)
+
+
+async def judge_outcome(meta: ModelMeta, record_id: str, row: Row) -> None:
+    """Show the row to the judge of this record, if it has one, before it is written."""
+    judgement = _judgement.get()
+    if judgement is not None and judgement.meta is meta and judgement.record_id == record_id:
+        _judgement.set(None)  # what hooks write to the record afterwards is code's, which no policy judges
+        await judgement.judge(row)
+
+
+def forget_unrolled() -> None:
+    """Leave trials and judgements behind, in work that outlives its request."""
+    if _is_trial.get() or _judgement.get() is not None:
+        _is_trial.set(False)
+        _judgement.set(None)

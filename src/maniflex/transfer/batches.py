@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from maniflex.db.unrolled import trial
+from maniflex.db.current import trial
 from maniflex.transfer.importer import RowOutcome, RowResult
 
 T = TypeVar("T")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from maniflex.db.current import judged_first
 from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
 from maniflex.db.store import Store
-from maniflex.db.unrolled import judged_first
 from maniflex.errors import RequestError
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
