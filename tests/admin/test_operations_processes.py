@@ -105,6 +105,9 @@ def test_what_workers_counted_agrees_with_the_events_of_each_minute(
     (tmp_path / "app.py").write_text(source)
     with serve_process(tmp_path) as served:
         with start_worker(tmp_path) as one, start_worker(tmp_path) as other:
+            for worker in (one, other):
+                pid = str(worker.process.pid)
+                until(lambda: pid in page(served, PROCESSES), "the row of the worker")  # noqa: B023
             for count in (30, 60, 90):
                 httpx.post(f"{served.url}/api/submit").raise_for_status()
                 until(lambda: len(tally(served)["events"]) == count, "all runs")  # noqa: B023

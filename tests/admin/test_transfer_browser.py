@@ -45,6 +45,7 @@ def choose_file(page: Page, site: PanelSite, *lines: str, head: str = "Code,Name
     content = "\r\n".join([head, *lines, ""]).encode()
     page.set_input_files("#file", {"name": f"{XSS[:40]}.csv", "mimeType": "text/csv", "buffer": content})
     page.click("text=Send the file")
+    expect(page.locator("text=Check all lines")).to_be_visible()  # of the next page
 
 
 def look_at(page: Page, name: str) -> list[str]:
