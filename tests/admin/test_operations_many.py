@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Context, Next, Server
 from maniflex.admin import Operations
-from maniflex.admin.operations import many
+from maniflex.admin.operations import commands
 from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
@@ -37,7 +37,7 @@ async def confirm(browser: Browser, path: str, controls: dict[str, str]) -> tupl
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions and batches that a test fills quickly."""
-    monkeypatch.setattr(many, "AT_ONCE", 5)
+    monkeypatch.setattr(commands, "AT_ONCE", 5)
     monkeypatch.setattr("maniflex.admin.operations.many_batches.BATCH", 4)
 
 

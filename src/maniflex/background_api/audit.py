@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from maniflex.audit.tables import TABLES, AuditLogRow, ReadAuditLogRow
-from maniflex.background_api.own_rows import CallerReach, reach_of, require_identity
+from maniflex.background.commands import CallerReach
+from maniflex.background_api.own_rows import reach_of, require_identity
 from maniflex.background_api.part_routes import rename_route
 from maniflex.db.current import executor
 from maniflex.db.past_rows import past_record

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from maniflex.background.commands import CallerReach
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.jobs.status import OF_ROWS, OF_RUNS, StatusModel
 from maniflex.background_api.own_rows import (
-    CallerReach,
     bind_to_caller,
     drop_added_fields,
     hide_text_of_job,

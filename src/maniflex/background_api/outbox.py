@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from maniflex.background.commands import MESSAGE, Command, commands_of
 from maniflex.background.jobs.status import StatusModel
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.model import OutboxMessage
@@ -15,27 +16,23 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.background_api.part_routes import AdminsOnly, refuse_foreign_scopes, rename_route
+from maniflex.background_api.part_routes import (
+    AdminsOnly,
+    command_endpoint,
+    refuse_foreign_scopes,
+    rename_route,
+)
 from maniflex.background_api.runs import OperatorRuns, RunRoutes
 from maniflex.background_api.schedules import ScheduleRoutes
-from maniflex.db.store import Store
 from maniflex.errors import Conflict
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.model_routes import browse_endpoints
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.steps.response import Respond
-
-_REDRIVE = RouteDocs(
-    name="redrive_outbox_event",
-    summary="Deliver a dead message after all",
-    description="A message that was given up waits for delivery again, with all its attempts.",
-    answer_texts={200: "The message, which is pending again."},
-    response=OutboxMessage,
-    errors=(404, 409),
-)
 
 
 class OutboxRoutes:
@@ -55,32 +52,28 @@ class OutboxRoutes:
         others = [e for e in usual if e.model is not store.meta]
         reading = [e for e in usual if e.model is store.meta and e.operation in Operation.READS]
         own = [rename_route("outbox_event", "outbox_events", e) for e in (*reading, *routes.options(reading))]
-        return [*others, *own, self._redrive_endpoint(routes, store)]
+        return [*others, *own, *self.private_endpoints(routes).values()]
 
     def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
-        """What operators do in the panel, on no path."""
-        return {"message.redrive": self._redrive_endpoint(routes, routes.runtime.stores[OutboxMessage])}
-
-    def _redrive_endpoint(self, routes: RouteBuilder, store: Store) -> Endpoint:
+        """The commands, which operators have in the panel on no path."""
         serializer = routes.runtime.serializers[OutboxMessage]
-        computed_fields = routes.computed.get(OutboxMessage, ())
-        return routes.endpoint(
-            "POST",
-            f"/{store.meta.table}/{{id}}/redrive",
-            Operation.UPDATE,
-            model=store.meta,
-            defaults={"db": self._redrive},
-            respond=Respond(serializer, computed_fields, etags=False).answer_record,
-            about=_REDRIVE,
-        )
+        respond = Respond(serializer, routes.computed.get(OutboxMessage, ()), etags=False)
+        return {
+            one.key: command_endpoint(routes, one, {"db": self._change(one)}, respond.answer_record)
+            for one in commands_of(MESSAGE)
+        }
 
-    async def _redrive(self, ctx: Context) -> None:
-        store = ctx.runtime.stores[OutboxMessage]
-        async with ctx.transaction():
-            before = store.record(await store.read(ctx.resource_id, scope=ctx.forced))
-            if not await self._outbox.redrive(ctx.resource_id):
-                raise Conflict(f"the message is {before.status}, not dead")  # type: ignore[attr-defined]  # its record
-            ctx.row = await store.read(ctx.resource_id)
+    def _change(self, command: Command) -> Default:
+        async def change(ctx: Context) -> None:
+            store = ctx.runtime.stores[OutboxMessage]
+            async with ctx.transaction():
+                before = store.record(await store.read(ctx.resource_id, scope=ctx.forced))
+                if not await command.call(self._outbox, ctx.resource_id):
+                    states = ", ".join(command.states)
+                    raise Conflict(f"the message is {before.status}, not {states}")  # type: ignore[attr-defined]  # its record
+                ctx.row = await store.read(ctx.resource_id)
+
+        return change
 
 
 # All requests of the operations panel, by name: lists, counts and commands about durable work.

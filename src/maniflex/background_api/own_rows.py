@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import Any, cast
 from urllib.parse import quote
 
 from pydantic_core import PydanticSerializationError
 
 from maniflex._tables import PartialTable
+from maniflex.background.commands import CallerReach
 from maniflex.background.json_text import decode, encode
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import CODES_WITH_TEXT, RunHandler
@@ -260,14 +260,6 @@ def _stored_variants(item: Compare, own: str) -> tuple[Compare, ...]:
 # word of the application, and one tenant's admin is a stranger to another tenant. All rows are for
 # operators, who have the admin role and no tenant. The panel says of its requests who looks after durable
 # work there; that is `OPERATES` in the scope of the request, which only code of this process can set.
-
-
-class CallerReach(StrEnum):
-    """How far a caller gets."""
-
-    OWN = "own"
-    TENANT = "tenant"
-    ALL = "all"
 
 
 def require_identity(ctx: Context) -> AuthInfo:

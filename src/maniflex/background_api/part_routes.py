@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from maniflex._tables import PartialTable
+from maniflex.background.commands import Command
 from maniflex.background.jobs.status import StatusModel
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
@@ -18,7 +19,7 @@ from maniflex.background_api.own_rows import require_operator
 from maniflex.errors import Forbidden, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
-from maniflex.pipeline.chain import Handler
+from maniflex.pipeline.chain import Default, Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
@@ -53,6 +54,22 @@ def add_options(
     """
     own = [e for e in endpoints if e.model is not None and e.model.cls in models and not _is_command(e)]
     return [*endpoints, *routes.options(own)]
+
+
+def command_endpoint(
+    routes: RouteBuilder, command: Command, defaults: dict[str, Default], respond: Default
+) -> Endpoint:
+    """The route of a command, below the record it is about; without words it is for the panel alone."""
+    meta = routes.runtime.models[command.noun.model]
+    return routes.endpoint(
+        "POST",
+        f"/{meta.table}/{{id}}/{command.path}",
+        Operation.UPDATE,
+        model=meta,
+        defaults=defaults,
+        respond=respond,
+        about=command.route or RouteDocs(hidden=True),
+    )
 
 
 def _is_command(endpoint: Endpoint) -> bool:

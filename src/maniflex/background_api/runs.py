@@ -8,7 +8,7 @@ about them.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -17,12 +17,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from maniflex import _json
+from maniflex.background.commands import LONGEST_REASON, RUN, CallerReach, Command, commands_of
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import PRIORITIES, RunHandlers, excesses
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.background_api.own_rows import (
     KEYS,
-    CallerReach,
     Guard,
     HideInternals,
     actor_of,
@@ -32,14 +32,13 @@ from maniflex.background_api.own_rows import (
     require_identity,
     run_payload,
 )
-from maniflex.background_api.part_routes import add_options
+from maniflex.background_api.part_routes import add_options, command_endpoint
 from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import read_body
-from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -49,7 +48,6 @@ from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.response import Respond
 
 CENTURY = timedelta(days=36525).total_seconds()
-LONGEST_REASON = 1000
 _OWN = ("actor_id", "tenant_id", "trace_id", "parent_id")  # the server's to say
 
 
@@ -127,22 +125,6 @@ _SUBMIT = RouteDocs(
     answers={200: _RUN, 201: _RUN},
     errors=(400, 409, 413, 415, 422, 500, 503, 504),
 )
-_CANCEL = RouteDocs(
-    name="cancel_workflow_run",
-    summary="Cancel a run",
-    description="A run that waits is never worked on; one that is worked on stops at its next step.",
-    answer_texts={200: "The run."},
-    response=WorkflowRun,
-    errors=(403, 404, 409),
-)
-_RETRY = RouteDocs(
-    name="retry_workflow_run",
-    summary="Try a failed or cancelled run again",
-    description="The run is due at once and has all its attempts again; steps that are finished stay done.",
-    answer_texts={200: "The run, which is due again."},
-    response=WorkflowRun,
-    errors=(403, 404, 409),
-)
 
 
 class RunRoutes:
@@ -200,15 +182,12 @@ class _RunEndpoints:
         if submits:
             yield self._submission(submits)
         yield self._deletion()
-        yield self._command("cancel", self._work.cancel, _CANCEL)
-        yield self._command("retry", self._work.retry, _RETRY)
+        yield from (self._command(one) for one in commands_of(RUN) if one.route is not None)
         yield steps_endpoint(self._work, self._routes)
 
     def private(self) -> dict[str, Endpoint]:
-        return {
-            "run.cancel": self._command("cancel", self._work.cancel, _CANCEL),
-            "run.retry": self._command("retry", self._work.retry, _RETRY),
-            "run.now": self._command("now", self._work.run_now, RouteDocs(hidden=True)),
+        commands = {one.key: self._command(one) for one in commands_of(RUN)}
+        return commands | {
             "run.delete": self._deletion(),
             "run.steps": steps_endpoint(self._work, self._routes),
         }
@@ -239,18 +218,14 @@ class _RunEndpoints:
             about=replace(_SUBMIT, request_schema=_submission_schema(types, self._work.handlers)),
         )
 
-    def _command(
-        self, name: str, change: Callable[[str], Awaitable[WorkflowRun]], about: RouteDocs
-    ) -> Endpoint:
-        return self._routes.endpoint(
-            "POST",
-            f"/{self._meta.table}/{{id}}/{name}",
-            Operation.UPDATE,
-            model=self._meta,
-            defaults={"db": self._change_step(change)},
-            respond=self._respond.answer_record,
-            about=about,
-        )
+    def _command(self, command: Command) -> Endpoint:
+        async def change(ctx: Context) -> None:
+            # One transaction, so that what is shown is what was changed, also beside a read replica.
+            async with ctx.transaction():
+                await self._require_change(ctx)
+                ctx.result = await command.call(self._work, ctx.resource_id)
+
+        return command_endpoint(self._routes, command, {"db": change}, self._respond.answer_record)
 
     # -- submitting
 
@@ -305,15 +280,6 @@ class _RunEndpoints:
             await rest
 
     # -- changing
-
-    def _change_step(self, change: Callable[[str], Awaitable[WorkflowRun]]) -> Default:
-        async def step(ctx: Context) -> None:
-            # One transaction, so that what is shown is what was changed, also beside a read replica.
-            async with ctx.transaction():
-                await self._require_change(ctx)
-                ctx.result = await change(ctx.resource_id)
-
-        return step
 
     async def _require_change(self, ctx: Context) -> None:
         """Refuse a change to a run that the caller does not see, or sees and may only read."""

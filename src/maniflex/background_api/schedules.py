@@ -16,19 +16,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from maniflex.background.commands import SCHEDULE, CallerReach, commands_of
 from maniflex.background.runs.handlers import excesses
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import CHANGEABLE
 from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
 from maniflex.background_api.own_rows import (
-    CallerReach,
     actor_of,
     bind_to_caller,
     reach_of,
     require_identity,
     schedule_payload,
 )
-from maniflex.background_api.part_routes import add_options
+from maniflex.background_api.part_routes import add_options, command_endpoint
 from maniflex.errors import Forbidden, InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -96,11 +96,9 @@ class ScheduleRoutes:
     def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
         """What operators do in the panel, on no path."""
         usual = {e.method: e for e in private_endpoints(routes, routes.runtime.models[Schedule])}
-        own = {e.path.rpartition("/")[2]: e for e in _ScheduleEndpoints(self._schedules, routes).endpoints()}
-        names = {"pause": "deactivate", "resume": "activate", "run": "run"}
-        commands = {f"schedule.{name}": own[path] for name, path in names.items()}
+        commands = _ScheduleEndpoints(self._schedules, routes).commands()
         writes = {"create": "POST", "update": "PATCH", "delete": "DELETE"}
-        return {**commands, **{f"schedule.{name}": usual[method] for name, method in writes.items()}}
+        return commands | {f"schedule.{name}": usual[method] for name, method in writes.items()}
 
     async def _keep(self, ctx: Context, next: Next) -> None:
         """Check what a schedule says, and stamp when it is due."""
@@ -193,8 +191,26 @@ class _ScheduleEndpoints:
 
     def endpoints(self) -> Iterator[Endpoint]:
         yield from self._listing()
-        yield from self._changing()
+        yield from self.commands().values()
+        yield self._status_endpoint()
         yield from self._deleting()
+
+    def commands(self) -> dict[str, Endpoint]:
+        """The commands by their keys; making active or inactive is an update like any other."""
+        answer = self._respond.answer_record
+        steps: dict[str, tuple[dict[str, Default], Default]] = {
+            "run": ({"deserialize": _firing, "db": self._run}, _answer_started),
+            "pause": (self._update_steps(_set_status("inactive")), answer),
+            "resume": (self._update_steps(_set_status("active")), answer),
+        }
+        return {
+            one.key: command_endpoint(self._routes, one, *steps[one.name])
+            for one in commands_of(SCHEDULE)
+            if one.route is not None
+        }
+
+    def _update_steps(self, read: Default) -> dict[str, Default]:
+        return {"deserialize": read, "validate": self._validate.update, "db": self._db.update}
 
     def _listing(self) -> Iterator[Endpoint]:
         for method, operation, about in (
@@ -210,27 +226,14 @@ class _ScheduleEndpoints:
                 about=about,
             )
 
-    def _changing(self) -> Iterator[Endpoint]:
-        for method, name, read, about in (
-            ("POST", "activate", _set_status("active"), ACTIVATE),
-            ("POST", "deactivate", _set_status("inactive"), DEACTIVATE),
-            ("PUT", "status", _status_in_body, STATUS),
-        ):
-            yield self._endpoint(
-                method,
-                f"/{{id}}/{name}",
-                Operation.UPDATE,
-                defaults={"deserialize": read, "validate": self._validate.update, "db": self._db.update},
-                respond=self._respond.answer_record,
-                about=about,
-            )
-        yield self._endpoint(
-            "POST",
-            "/{id}/run",
+    def _status_endpoint(self) -> Endpoint:
+        return self._endpoint(
+            "PUT",
+            "/{id}/status",
             Operation.UPDATE,
-            defaults={"deserialize": _firing, "db": self._run},
-            respond=_answer_started,
-            about=RUN,
+            defaults=self._update_steps(_status_in_body),
+            respond=self._respond.answer_record,
+            about=STATUS,
         )
 
     def _deleting(self) -> Iterator[Endpoint]:
@@ -409,14 +412,6 @@ class Deleted:
     deleted: int
 
 
-@dataclass
-class Started:
-    """The run that a schedule was fired as."""
-
-    run_id: str
-    schedule_id: str
-
-
 DUE = RouteDocs(
     name="list_due_schedules",
     summary="List the schedules that are due",
@@ -426,24 +421,8 @@ DUE = RouteDocs(
     response=list[Schedule],
 )
 DUE_HEAD = replace(DUE.of_head(), name="head_due_schedules")
-CODES = ("INVALID_SCHEDULE",)
+CODES = (InvalidSchedule.code,)
 _ONE = {200: "The schedule as it is now."}
-ACTIVATE = RouteDocs(
-    name="activate_schedule",
-    summary="Make a schedule active",
-    description="The schedule is fired from now on, at its next time first.",
-    response=Schedule,
-    codes=CODES,
-    answer_texts=_ONE,
-)
-DEACTIVATE = RouteDocs(
-    name="deactivate_schedule",
-    summary="Make a schedule inactive",
-    description="The schedule stays and is not fired until it is made active again.",
-    response=Schedule,
-    codes=CODES,
-    answer_texts=_ONE,
-)
 PUT = RouteDocs(
     name="put_schedule",
     summary="Change a schedule",
@@ -465,15 +444,6 @@ STATUS = RouteDocs(
     answer_texts=_ONE,
     errors=(404,),
     codes=CODES,
-)
-RUN = RouteDocs(
-    name="run_schedule",
-    summary="Fire a schedule now",
-    description="Fires the schedule once more, also an inactive one; its next time stays as it is.",
-    response=Started,
-    status=202,
-    codes=CODES,
-    answer_texts={202: "The run that was submitted."},
 )
 _IDS = f"The ids of 1 to {MOST_DELETED:,} schedules, with commas between them."
 DELETE = RouteDocs(

@@ -1,4 +1,4 @@
-"""The command line: one command of `maniflex` for each file here, such as `maniflex run module:server`."""
+"""The command line: what `maniflex` can be told, such as `maniflex run module:server`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from maniflex.cli.doctor import doctor
 from maniflex.cli.files import files
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
-from maniflex.cli.outbox import outbox
 from maniflex.cli.partition import partition
-from maniflex.cli.processes import processes, top
 from maniflex.cli.routes import check, completion, config, openapi, routes, version
 from maniflex.cli.run import run
-from maniflex.cli.runs import runs
-from maniflex.cli.schedules import schedules
 from maniflex.cli.shell import backup, shell
 from maniflex.cli.superuser import createsuperuser, superuser
 from maniflex.cli.sweep import drain, sweep
 from maniflex.cli.transfer import export_, import_
+from maniflex.cli.work import outbox, processes, runs, schedules, top
 from maniflex.cli.worker import scheduler, worker
 
 

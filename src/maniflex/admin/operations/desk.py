@@ -211,6 +211,25 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
+def read_json(visit: Visit, text: str) -> Any:
+    """JSON that somebody typed; empty for null."""
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        place = (
+            f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        )
+        message = visit.t("ops_bad_json", place=place)
+        details = [{"field": "payload", "message": message, "code": "invalid"}]
+        raise Abort(422, "VALIDATION_FAILED", message, details) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 # The tabs above every page of operations, and how such a page is shown.
 
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.operations.parts import Filters, WorkReach, may_see
-from maniflex.admin.operations.run_actions import COMMANDS
+from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of, may_see
 from maniflex.admin.operations.run_list import read_filter
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of
 from maniflex.admin.transfers import reply_of
-from maniflex.background.outbox.model import MessageStatus, OutboxMessage
-from maniflex.background.runs.model import WorkflowRun
-from maniflex.errors import InvalidQuery, NotFound
+from maniflex.background.commands import COMMANDS, MESSAGE, CallerReach, Command
+from maniflex.background.outbox.model import MessageStatus
+from maniflex.errors import InvalidQuery
 from maniflex.pipeline.steps.browse import PageRequest
 from maniflex.transfer.batches import BATCH, store_batch
 from maniflex.transfer.importer import OUTAGES, RowOutcome, RowResult, TryLater
@@ -33,9 +32,8 @@ class WorkBatches:
         self._panel = panel
         self._transfer = transfer
         settings = transfer.settings
-        self._list: str = settings["list"]
-        self._command: str = settings["action"]
-        self._endpoint, self._audit = ENDPOINTS[self._list][self._command]
+        [self._command] = (c for c in COMMANDS if c.key == f"{settings['list']}.{settings['action']}")
+        self._list = self._command.noun.name
         self._reason: str = settings["reason"]
 
     async def perform(self, visitor: PastVisitor) -> bool:
@@ -53,7 +51,7 @@ class WorkBatches:
 
         await store_batch(
             ids,
-            block=partial(transfers.block, transfer, self._adapter(reach)),
+            block=partial(transfers.block, transfer, adapter_of(reach, self._command.noun)),
             prepare=_prepare,
             act=partial(self._act, reach, numbers),
             settle=settle,
@@ -75,20 +73,15 @@ class WorkBatches:
             zone=ZoneInfo(settings["zone"]),
             moment=datetime.fromisoformat(settings["asked_at"]),
         )
-        if not reach.can_act or (self._list == "message" and not reach.sees_all):
+        if not reach.can_act or (self._command.noun.needs is CallerReach.ALL and not reach.sees_all):
             raise Stopped(panel.texts("ops_forbidden"))
         return reach
-
-    def _adapter(self, reach: WorkReach) -> Any:
-        return (
-            reach.parts.work.engine.store.adapter if self._list == "run" else reach.parts.outbox.store.adapter
-        )
 
     async def _next_ids(self, reach: WorkReach) -> list[str]:
         """The ids behind the last one that is done; what came later was not asked for."""
         transfer = self._transfer
         pairs = parse_qsl(transfer.settings["query"])
-        filters, eligible = await read_choice(reach, self._list, self._command, pairs)
+        filters, eligible = await read_choice(reach, self._command, pairs)
         bounds: list[tuple[str, str, Any]] = [("created_at", "lte", reach.now())]
         if self._list == "run" and transfer.run_id is not None:
             bounds.append(("id", "neq", transfer.run_id))  # not the run that does this
@@ -98,9 +91,9 @@ class WorkBatches:
         return [str(record["id"]) for record in await reach.read_page(self._list, page)]
 
     async def _act(self, reach: WorkReach, numbers: dict[str, int], record_id: str) -> RowOutcome:
-        has_reason = self._command == "delete" and self._reason
+        has_reason = self._command.name == "delete" and self._reason
         answer = await reach.ask(
-            self._endpoint, record_id, query=[("reason", self._reason)] if has_reason else []
+            self._command.key, record_id, query=[("reason", self._reason)] if has_reason else []
         )
         line = numbers[record_id]
         if answer.ok:
@@ -115,7 +108,7 @@ class WorkBatches:
             if outcome.result is RowResult.UPDATED:
                 await self._panel.trail.note(
                     visitor,
-                    self._audit,
+                    self._command.event or self._command.key,
                     model=self._transfer.model,
                     record_id=outcome.record_id,
                     reason=self._reason or "bulk",
@@ -126,35 +119,17 @@ async def _prepare(ids: Sequence[str]) -> None:
     """Nothing is looked up beforehand."""
 
 
-# What can be done with many runs or messages, and which of them it can be done with.
-
-# By the name of the list: what its records are, and the commands with their endpoints and audit actions.
-MODELS: dict[str, str] = {"run": WorkflowRun.__name__, "message": OutboxMessage.__name__}
-ENDPOINTS: dict[str, dict[str, tuple[str, str]]] = {
-    "run": COMMANDS,
-    "message": {"redrive": ("message.redrive", "outbox.redrive")},
-}
-DEAD: Filters = (("status", "eq", "dead"),)
-
-
 async def read_choice(
-    reach: WorkReach, name: str, action: str, pairs: Sequence[tuple[str, str]]
+    reach: WorkReach, command: Command, pairs: Sequence[tuple[str, str]]
 ) -> tuple[Filters, Filters]:
-    """The conditions of a query string, and those that a record must meet for the action."""
-    if action not in ENDPOINTS[name]:
-        raise NotFound(reach.panel.texts("no_such_page"))
-    if name == "message":
-        return read_message_filter(reach, pairs), DEAD
+    """The conditions of a query string, and those that a record must meet for the command."""
+    eligible = command.conditions(reach.now())
+    if command.noun is MESSAGE:
+        return read_message_filter(reach, pairs), eligible
     run_filter = await read_filter(reach, pairs)
     if run_filter.deleted:
         raise InvalidQuery(reach.panel.texts("ops_run_deleted"))
-    conditions: dict[str, list[tuple[str, str, Any]]] = {
-        "retry": [("status", "in", ["failed", "cancelled"])],
-        "cancel": [("status", "in", ["pending", "leased"])],
-        "now": [("status", "eq", "pending"), ("run_at", "gt", reach.now()), ("waiting_for", "is_null", None)],
-        "delete": [],
-    }
-    return run_filter.filters, conditions[action]
+    return run_filter.filters, eligible
 
 
 # The filters of the list of messages.

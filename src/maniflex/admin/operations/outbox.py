@@ -1,4 +1,4 @@
-"""The outbox: what waits, what was delivered, what is dead and why; and another chance for dead messages."""
+"""The outbox: what waits, what was delivered, what is dead and why."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
-from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, as_json, read_instant, seeing, show_page
-from maniflex.admin.operations.many import Choice, ManyForm, answer_form, chosen_ids
-from maniflex.admin.operations.many_batches import DEAD, FILTERS, read_choice, read_message_filter
+from maniflex.admin.operations.desk import ROOT, WorkDesk, as_json, read_instant, seeing, show_page
+from maniflex.admin.operations.many_batches import FILTERS, read_message_filter
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.run_page import RunFact, plain_facts, record_url
-from maniflex.admin.visit import Visit, act, show
+from maniflex.admin.visit import Visit, show
+from maniflex.background.commands import REDRIVE
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
@@ -125,7 +123,7 @@ def message_row(desk: WorkDesk, record: Mapping[str, Any]) -> MessageRow:
 
 async def _dead_groups(desk: WorkDesk, url: str) -> list[tuple[str, int, str]]:
     """The newest dead messages by the text of their error."""
-    dead = await desk.some("message", DEAD, _MOST_GROUPED)
+    dead = await desk.some("message", REDRIVE.conditions(desk.now()), _MOST_GROUPED)
     texts = Counter((one.get("last_error") or "")[:120] for one in dead)
     return [
         (text, number, f"{url}?{urlencode({'f_status': 'dead', 'f_error': text})}")
@@ -167,7 +165,7 @@ async def show_message(visit: Visit, desk: WorkDesk) -> Response:
         cloudevent=desk.json_of(_cloudevent(desk, record)),
         error=str(message.get("last_error") or ""),
         shows_payloads=desk.rules.show_payloads,
-        can_redrive=desk.can_act and message["status"] == "dead",
+        can_redrive=desk.can_act and REDRIVE.applies_to(message, desk.now()),
     )
     return await show_page(desk, "message.html", view, tab="ops_outbox", title=view.kind)
 
@@ -187,51 +185,7 @@ def _cloudevent(desk: WorkDesk, stored: OutboxMessage) -> dict[str, Any]:
     return message.cloudevent(f"/{desk.visit.panel.runtime.config.service_name or 'maniflex'}")
 
 
-# -- another chance
-
-
-async def redrive(desk: WorkDesk, message_id: str, reason: str = "") -> ApiAnswer:
-    """Put a dead message back and note it, in one transaction."""
-    trail, adapter = desk.visit.panel.trail, desk.parts.outbox.store.adapter
-    async with trail.writing(
-        desk.visit, adapter, "outbox.redrive", model=OutboxMessage.__name__, record_id=message_id
-    ) as entry:
-        entry.reason = reason
-        answer = await desk.ask("message.redrive", message_id)
-        if not answer.ok:
-            raise NothingStored(answer)
-    return answer
-
-
-async def redrive_one(visit: Visit, desk: WorkDesk) -> Response:
-    """Deliver one dead message after all."""
-    message_id = visit.params["id"]
-    answer = await redrive(desk, message_id)
-    if not answer.ok:
-        raise Refusal(answer.response)
-    return visit.redirect(f"{ROOT}/outbox/{message_id}", ok=visit.t("ops_redriven"))
-
-
-async def redrive_many(visit: Visit, desk: WorkDesk) -> Response:
-    """Show how many it would be; when that was confirmed, put them back."""
-    query = visit.form_text("query")
-    filters, eligible = await read_choice(desk, "message", "redrive", parse_qsl(query))
-    choice = Choice(name="message", filters=filters, eligible=eligible, ids=chosen_ids(visit))
-    form = ManyForm(
-        action="redrive",
-        label=visit.t("ops_bulk_redrive"),
-        question="ops_redrive_question",
-        path=f"{ROOT}/outbox/bulk",
-        list_path=f"{ROOT}/outbox",
-        tab="ops_outbox",
-        query=query,
-    )
-    return await answer_form(desk, form, choice, lambda message_id: redrive(desk, message_id, "bulk"))
-
-
 ROUTES = (
     show(f"{ROOT}/outbox", seeing(show_outbox, all_tenants=True)),
     show(f"{ROOT}/outbox/{{id}}", seeing(show_message, all_tenants=True)),
-    act(f"{ROOT}/outbox/bulk", acting(redrive_many, all_tenants=True)),
-    act(f"{ROOT}/outbox/{{id}}/redrive", acting(redrive_one, all_tenants=True)),
 )

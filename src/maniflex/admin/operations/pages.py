@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from maniflex.admin.operations import (
+    commands,
     doctor_page,
     jobs,
-    many,
     outbox,
     overview,
     processes,
     record_work,
-    run_actions,
     run_form,
     run_list,
     run_page,
@@ -24,9 +23,8 @@ ROUTES: tuple[PanelRoute, ...] = (
     *overview.ROUTES,
     *run_list.ROUTES,
     *run_form.ROUTES,
-    *many.ROUTES,
+    *commands.ROUTES,
     *run_page.ROUTES,
-    *run_actions.ROUTES,
     *schedules.ROUTES,
     *schedule_form.ROUTES,
     *outbox.ROUTES,

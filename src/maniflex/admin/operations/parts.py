@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from maniflex.admin.call import Api, ApiAnswer, Refusal
 from maniflex.admin.declare import Admin, Operations
 from maniflex.admin.person import Person
+from maniflex.background.commands import MESSAGE, RUN, SCHEDULE, Noun
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.processes.api import Processes
@@ -19,6 +20,7 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
+from maniflex.db.port import Adapter
 from maniflex.doctor.check import DoctorReport
 from maniflex.errors import NotFound
 from maniflex.pipeline.exchange import LOOKS, OPERATES
@@ -219,3 +221,14 @@ class WorkReach:
 
     def now(self) -> datetime:
         return self.moment or self.panel.runtime.clock.now()
+
+
+def adapter_of(reach: WorkReach, noun: Noun) -> Adapter:
+    """The database that records of this kind are in."""
+    parts = reach.parts
+    adapters: dict[str, Adapter] = {
+        RUN.name: parts.work.engine.store.adapter,
+        MESSAGE.name: parts.outbox.store.adapter,
+        SCHEDULE.name: parts.schedules.store.adapter,
+    }
+    return adapters[noun.name]

@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import Refusal
 from maniflex.admin.list_query import read_number
-from maniflex.admin.operations.desk import ROOT, SECRET_NAMES, WorkDesk, acting, is_secret, show_page
-from maniflex.admin.operations.run_actions import read_json
+from maniflex.admin.operations.commands import write
+from maniflex.admin.operations.desk import (
+    ROOT,
+    SECRET_NAMES,
+    WorkDesk,
+    acting,
+    is_secret,
+    read_json,
+    show_page,
+)
 from maniflex.admin.operations.run_page import find_run
 from maniflex.admin.site import title_of
 from maniflex.admin.visit import PanelRoute, Visit, act
+from maniflex.background.commands import RUN
 from maniflex.background.runs.handlers import RunHandler
-from maniflex.background.runs.model import WorkflowRun
 from maniflex.errors import Abort
 from maniflex.pipeline.response import Response
 
@@ -84,13 +91,8 @@ async def _store(
     if about:
         body["about"] = about
     action = "run.resubmit" if source else "run.submit"
-    adapter = desk.parts.work.engine.store.adapter
-    async with visit.panel.trail.writing(visit, adapter, action, model=WorkflowRun.__name__) as entry:
-        entry.reason = f"{type} {source}".strip()
-        answer = await desk.ask("run.submit", json=body)
-        if not answer.ok:
-            raise NothingStored(answer)
-        entry.record_id = answer.data["id"]
+    reason = f"{type} {source}".strip()
+    answer = await write(desk, RUN, "run.submit", event=action, reason=reason, json=body)
     if answer.status in (400, 409, 422):
         details = answer.details or [{"field": "", "message": answer.message}]
         return await _again(desk, type, source, desk.mask(body.get("payload")), details)

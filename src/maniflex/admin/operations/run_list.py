@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, seeing, show_page
 from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.visit import Visit, show
+from maniflex.background.commands import RUN, commands_of
 from maniflex.background.parameters import span
 from maniflex.background.runs.model import Status
 from maniflex.errors import InvalidQuery
@@ -59,6 +60,7 @@ class RunListView:
     url: str
     states: Sequence[tuple[str, str, bool]]  # labels, addresses, whether it is the one that is shown
     bulk_url: str  # empty for people who only look
+    bulk_commands: Sequence[tuple[str, str]]  # what can be done with many: names and labels
     submit_url: str
     values: dict[str, str]  # of the filters
     types: Sequence[str]
@@ -171,6 +173,11 @@ async def show_runs(visit: Visit, desk: WorkDesk) -> Response:
         url=url,
         states=_states(desk, url, chosen_pairs),
         bulk_url=f"{url}/bulk" if desk.can_act else "",
+        bulk_commands=[
+            (command.name, visit.t(f"ops_bulk_{command.name}"))
+            for command in commands_of(RUN)
+            if command.takes_many
+        ],
         submit_url=f"{url}/new" if desk.can_act else "",
         values={name: dict(chosen_pairs).get(name, "") for name in FILTERS},
         types=sorted(desk.handlers),

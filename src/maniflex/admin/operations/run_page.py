@@ -12,6 +12,7 @@ from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, seeing,
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.people import people_names
 from maniflex.admin.visit import Visit, show
+from maniflex.background.commands import RUN, commands_of
 from maniflex.background.parameters import span
 from maniflex.background.runs.engine import CHILD
 from maniflex.background.runs.model import FINISHED, WorkflowRun
@@ -23,6 +24,7 @@ from maniflex.pipeline.steps.browse import PageRequest
 _MOST_EVENTS = 300
 _MOST_CHILDREN = 50
 _DEEPEST = 8
+_BUTTONS = {"retry": "ops_retry", "now": "ops_run_now", "cancel": "ops_cancel"}  # a delete has a form
 _PEOPLE = ("actor_id", "created_by", "updated_by")
 
 
@@ -175,16 +177,11 @@ def _awaited_signal(run: Mapping[str, Any]) -> str:
 def _buttons(desk: WorkDesk, run: Mapping[str, Any], *, is_deleted: bool) -> list[RunButton]:
     if not desk.can_act or is_deleted:
         return []
-    t, status = desk.visit.t, run["status"]
-    if status in ("failed", "cancelled"):
-        return [RunButton(action="retry", label=t("ops_retry"))]
-    if status not in ("pending", "leased"):
-        return []
-    run_at = read_instant(run["run_at"])
-    waits = status == "pending" and run_at is not None and run_at > desk.now()
-    is_timed = waits and not run.get("waiting_for")
-    now = [RunButton(action="now", label=t("ops_run_now"))] if is_timed else []
-    return [*now, RunButton(action="cancel", label=t("ops_cancel"), danger=True)]
+    return [
+        RunButton(action=command.name, label=desk.visit.t(key), danger=command.name == "cancel")
+        for command in commands_of(RUN)
+        if (key := _BUTTONS.get(command.name)) and command.applies_to(run, desk.now())
+    ]
 
 
 async def _facts(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:

@@ -1,4 +1,4 @@
-"""Making and changing schedules: a form with the times it would have, and the buttons of one."""
+"""Making and changing schedules: a form with the times it would have."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, seeing, show_page
-from maniflex.admin.operations.run_actions import read_json
+from maniflex.admin.call import Refusal
+from maniflex.admin.operations.commands import write
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, read_json, seeing, show_page
 from maniflex.admin.operations.schedules import DueTime, next_times
-from maniflex.admin.visit import Handler, PanelRoute, Visit, act, show
+from maniflex.admin.visit import PanelRoute, Visit, act, show
+from maniflex.background.commands import SCHEDULE
 from maniflex.background.schedules.cron import describe
-from maniflex.background.schedules.model import Schedule
 from maniflex.errors import Abort, InvalidSchedule
 from maniflex.pipeline.response import Response
 
@@ -92,9 +91,9 @@ async def _save(desk: WorkDesk, *, source: str, stored: Mapping[str, Any] | None
         return await _form(desk, texts, source=source, errors={"payload": [d["message"] for d in details]})
     if not changes:
         return visit.redirect(f"{ROOT}/schedules/{source}", ok=visit.t("nothing_changed"))
-    answer = await _write(
-        desk, "schedule.update" if source else "schedule.create", source, changes, json=changes
-    )
+    key = "schedule.update" if source else "schedule.create"
+    reason = visit.short_text("reason", 500)
+    answer = await write(desk, SCHEDULE, key, source, reason=reason, fields=list(changes), json=changes)
     if answer.status in (400, 409, 422):
         errors: dict[str, list[str]] = {}
         for detail in answer.details or [{"field": "", "message": answer.message}]:
@@ -157,42 +156,10 @@ def _preview(desk: WorkDesk, cron: str, timezone: str) -> PreviewView:
     return PreviewView(words=describe(cron, timezone), times=times, zone=zone, own_zone=timezone, error="")
 
 
-# -- buttons
-
-
-async def _write(desk: WorkDesk, name: str, record_id: str, fields: Any = (), **options: Any) -> ApiAnswer:
-    """Ask the endpoint, whose name is that of the audit action, in one transaction with its event."""
-    trail, adapter = desk.visit.panel.trail, desk.parts.schedules.store.adapter
-    async with trail.writing(
-        desk.visit, adapter, name, model=Schedule.__name__, record_id=record_id
-    ) as entry:
-        entry.fields, entry.reason = list(fields), desk.visit.short_text("reason", 500)
-        answer = await desk.ask(name, record_id, **options)
-        if not answer.ok:
-            raise NothingStored(answer)
-        if name == "schedule.create":
-            entry.record_id = answer.data["id"]
-    return answer
-
-
-def _button(name: str) -> Handler:
-    async def press(visit: Visit, desk: WorkDesk) -> Response:
-        record_id = visit.params["id"]
-        schedule = await desk.one("schedule", record_id)
-        answer = await _write(desk, f"schedule.{name}", record_id)
-        if not answer.ok:
-            raise Refusal(answer.response)
-        target = f"{ROOT}/schedules" if name == "delete" else f"{ROOT}/schedules/{record_id}"
-        return visit.redirect(target, ok=visit.t(f"ops_schedule_{name}", name=schedule["name"]))
-
-    return acting(press, schedules=True)
-
-
 ROUTES = (
     PanelRoute("GET", f"{ROOT}/schedules/new", acting(show_new, schedules=True), writes=True),
     act(f"{ROOT}/schedules/new", acting(create_schedule, schedules=True)),
     show(f"{ROOT}/schedules/preview", seeing(show_preview, schedules=True)),
     PanelRoute("GET", f"{ROOT}/schedules/{{id}}/edit", acting(show_edit, schedules=True), writes=True),
     act(f"{ROOT}/schedules/{{id}}/edit", acting(update_schedule, schedules=True)),
-    *(act(f"{ROOT}/schedules/{{id}}/{name}", _button(name)) for name in ("pause", "resume", "run", "delete")),
 )
