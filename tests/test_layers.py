@@ -20,6 +20,7 @@ LAYERS = (
     "files",
     "background",
     "pipeline events audit",
+    "schema",
     "db storage",
     "sql",
     "query",

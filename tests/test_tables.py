@@ -111,7 +111,7 @@ def test_a_table_has_every_member_or_says_what_holds_for_the_others(table: Table
         "sql.operators.WRITERS",
         "sql.operators._CONTAINS",
         "sql.codec._ENCODERS[sqlite]",
-        "db.columns.COLUMN_TYPES[postgresql]",
+        "sql.tables.COLUMN_TYPES[postgresql]",
         "openapi.parameters._VALUES",
     ],
 )

@@ -23,8 +23,8 @@ from maniflex import Model, Server
 from maniflex import field as column
 from maniflex.db.port import Adapter
 from maniflex.errors import ManiflexError
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.make import MakeOptions, Maker
+from maniflex.schema.apply import Migrator
+from maniflex.schema.make import MakeOptions, Maker
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from tests.kit.migrations import on_adapter

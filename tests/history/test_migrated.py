@@ -17,8 +17,8 @@ import pytest
 from maniflex import AuthInfo, Context, DeclarationError, Model, Next, Server, field
 from maniflex.db.port import Adapter
 from maniflex.middleware import db, response
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.make import MakeOptions, Maker
+from maniflex.schema.apply import Migrator
+from maniflex.schema.make import MakeOptions, Maker
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from tests.kit.http import data_of

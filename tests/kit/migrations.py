@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from maniflex import Server
 from maniflex.cli import main
 from maniflex.db.port import Adapter, Row
-from maniflex.migrations.take_over import read_catalogue
+from maniflex.schema.read import read_catalogue
 from maniflex.sql.statement import Sql
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from maniflex.config import sqlite_path
-from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError
+from maniflex.schema.migrate import migrate
 from maniflex.sql.statement import Sql
 from tests.kit.schema import indexes
 from tests.kit.waiting import PATIENCE

@@ -12,7 +12,7 @@ from examples.blog import app as blog
 from examples.orders.server import create_server as create_orders
 from examples.saas.server import create_server as create_saas
 from maniflex import Config, Server
-from maniflex.db.schema_differences import find_differences
+from maniflex.schema.differences import find_differences
 from tests.kit.migrations import Application
 
 SECRET = "a-secret-of-more-than-32-bytes-for-tests"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PROGRAM = "import logging; logging.basicConfig(level='INFO'); import maniflex.migrations.files"
+PROGRAM = "import logging; logging.basicConfig(level='INFO'); import maniflex.schema.files"
 
 
 def test_loading_the_migrations_is_silent_at_the_usual_level() -> None:

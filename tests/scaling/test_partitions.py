@@ -18,8 +18,8 @@ from maniflex.background.partitions import mover
 from maniflex.background.partitions.builder import CHECK, PartitionBuilder
 from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, Period
 from maniflex.background.partitions.retention import PartitionRetention
-from maniflex.db.schema_differences import find_differences
 from maniflex.errors import DeclarationError
+from maniflex.schema.differences import find_differences
 from maniflex.testing import client
 from tests.kit.acknowledged_load import AcknowledgedLoad
 from tests.kit.partitioned_server import (

@@ -7,12 +7,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from maniflex.app.assembly import Assembly
 from maniflex.app.server import Server
-from maniflex.db.columns import make_tables as make_version_tables
-from maniflex.db.columns import read_columns, read_heads, read_log, write_entry, write_head
 from maniflex.db.current import reading
-from maniflex.db.history_schema import copy_entries
 from maniflex.db.transfer.copier import Copier
 from maniflex.errors import ConfigError
+from maniflex.schema.history import copy_entries
+from maniflex.schema.read import (
+    make_version_tables,
+    read_columns,
+    read_heads,
+    read_log,
+    write_entry,
+    write_head,
+)
 
 
 class DataCopy:

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from maniflex._start_warnings import stop_collecting
 from maniflex.app.durable import Durable
 from maniflex.config import Config
-from maniflex.db.columns import read_columns, read_heads
 from maniflex.db.current import reading
-from maniflex.db.decimal_schema import use_order_keys_if_there
-from maniflex.db.drift import check_drift, refuse_drift
-from maniflex.db.history_schema import note_layouts
-from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
 from maniflex.db.records import Records
-from maniflex.db.schema_differences import check_queries
 from maniflex.errors import DeclarationError, ManiflexError
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import Kind, ModelMeta
+from maniflex.schema.derived import use_order_keys_if_there
+from maniflex.schema.differences import check_queries
+from maniflex.schema.drift import check_drift, refuse_drift
+from maniflex.schema.history import note_layouts
+from maniflex.schema.migrate import migrate
+from maniflex.schema.read import read_columns, read_heads
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
     from maniflex.app.assembly import Assembly
     from maniflex.db.short_locks import LockLimits
-    from maniflex.migrations.target import MigrationTarget
+    from maniflex.schema.target import MigrationTarget
 
 
 DEFAULT = "default"
@@ -98,7 +98,7 @@ class SchemaTables:
             await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
 
     async def _start_on_migrated(self, name: str, adapter: Adapter, models: Sequence[ModelSql]) -> None:
-        from maniflex.migrations.start import start_on_migrated
+        from maniflex.schema.start import start_on_migrated
 
         config = self._config
         if not config.auto_migrate:
@@ -121,7 +121,7 @@ class SchemaTables:
         """
         if not self._behind:
             return ""
-        from maniflex.migrations.report import advise_next_file
+        from maniflex.schema.check import advise_next_file
 
         if time.monotonic() - self._looked_at > _LOOK_AGAIN:
             self._looked_at = time.monotonic()
@@ -138,7 +138,7 @@ class SchemaTables:
 
     def file_problems(self) -> list[str]:
         """What the models have and no migration file makes; asks no database."""
-        from maniflex.migrations.report import unmade_by_files
+        from maniflex.schema.check import unmade_by_files
 
         return [problem for target in self.targets() for problem in unmade_by_files(target)]
 
@@ -168,8 +168,8 @@ class SchemaTables:
     def _target(
         self, name: str, adapter: Adapter, models: Sequence[ModelSql], lock_limits: LockLimits | None
     ) -> MigrationTarget:
-        from maniflex.migrations.files import MigrationFiles
-        from maniflex.migrations.target import LOCK_LIMITS, MigrationTarget
+        from maniflex.schema.files import MigrationFiles
+        from maniflex.schema.target import LOCK_LIMITS, MigrationTarget
 
         runtime = self._assembly.runtime
 

@@ -51,7 +51,7 @@ from maniflex.server_keywords import Settings
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
     from maniflex.doctor.subject import Subject
-    from maniflex.migrations.target import MigrationTarget
+    from maniflex.schema.target import MigrationTarget
 
 
 class Server(WithDeclarations, WithDurableWork, WithDataAccess):

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from maniflex.app.server import Server
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.cli.process import run_once
-from maniflex.db.columns import has_table
 from maniflex.db.port import Adapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
 from maniflex.errors import ConfigError
+from maniflex.schema.read import has_table
 
 T = TypeVar("T")
 

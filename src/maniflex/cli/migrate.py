@@ -18,9 +18,9 @@ from maniflex.cli.process import load, run_loop
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
-    from maniflex.migrations.files import MigrationFile
-    from maniflex.migrations.job import MigrationListener
-    from maniflex.migrations.target import MigrationTarget
+    from maniflex.schema.files import MigrationFile
+    from maniflex.schema.steps import MigrationListener
+    from maniflex.schema.target import MigrationTarget
 
 T = TypeVar("T")
 Work = Callable[["list[MigrationTarget]"], Awaitable[T]]
@@ -73,7 +73,7 @@ class _Duration(click.ParamType[timedelta]):
 @_database
 def make(application: str, database: str | None, **options: Any) -> None:
     """Write a file of how the models differ from the database, or say that there is nothing to do."""
-    from maniflex.migrations.make import MakeOptions, Maker
+    from maniflex.schema.make import MakeOptions, Maker
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -112,8 +112,8 @@ def up(
 ) -> None:
     """Apply the files that are pending, all of them or up to REVISION."""
     from maniflex.db.short_locks import LockLimits
-    from maniflex.migrations.apply import Migrator
-    from maniflex.migrations.preview import pending_warnings, preview_sql, preview_steps
+    from maniflex.schema.apply import Migrator
+    from maniflex.schema.preview import pending_warnings, preview_sql, preview_steps
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -145,8 +145,8 @@ def up(
 @_database
 def down(application: str, revision: str, yes: bool, database: str | None) -> None:
     """Undo the last file, or all files behind REVISION (`base`: all of them)."""
-    from maniflex.migrations.apply import Migrator
-    from maniflex.migrations.preview import files_to_undo
+    from maniflex.schema.apply import Migrator
+    from maniflex.schema.preview import files_to_undo
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -173,7 +173,7 @@ def down(application: str, revision: str, yes: bool, database: str | None) -> No
 @_database
 def status(application: str, as_json: bool, database: str | None) -> None:
     """List the files: applied, pending, changed, missing; drops ahead and several ends."""
-    from maniflex.migrations.report import advise_first_file, read_status
+    from maniflex.schema.check import advise_first_file, read_status
 
     async def work(targets: list[MigrationTarget]) -> None:
         reports = [await read_status(target) for target in targets]
@@ -205,8 +205,7 @@ def status(application: str, as_json: bool, database: str | None) -> None:
 @_database
 def check(application: str, replay: bool, database: str | None) -> None:
     """End with 1 when something is pending, drifts, or the models differ from the files."""
-    from maniflex.migrations.replay import replay_problems
-    from maniflex.migrations.report import check_database
+    from maniflex.schema.check import check_database, replay_problems
 
     async def work(targets: list[MigrationTarget]) -> tuple[bool, bool]:
         has_problems = False
@@ -237,7 +236,7 @@ def check(application: str, replay: bool, database: str | None) -> None:
 @_database
 def stamp(application: str, revision: str, database: str | None) -> None:
     """Note that the database is at REVISION, without applying anything."""
-    from maniflex.migrations.apply import stamp as note_revision
+    from maniflex.schema.apply import stamp as note_revision
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -253,7 +252,7 @@ def stamp(application: str, revision: str, database: str | None) -> None:
 @_database
 def merge(application: str, message: str, database: str | None) -> None:
     """Join the ends of the chain, which several people wrote at the same time."""
-    from maniflex.migrations.make import write_merge
+    from maniflex.schema.make import write_merge
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -269,7 +268,7 @@ def merge(application: str, message: str, database: str | None) -> None:
 @_database
 def show(application: str, revision: str, database: str | None) -> None:
     """Print a file and the operations it comes to on this database."""
-    from maniflex.migrations.preview import describe_file
+    from maniflex.schema.preview import describe_file
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -298,7 +297,7 @@ def init(application: str, alembic: bool, database: str | None) -> None:
 
 
 def _listener(progress: Progress, noted: list[MigrationFile] | None = None) -> MigrationListener:
-    from maniflex.migrations.job import MigrationListener
+    from maniflex.schema.steps import MigrationListener
 
     def on_file(file: MigrationFile, seconds: float) -> None:
         click.echo(f"{file.title}  {seconds:.1f} s")

@@ -5,6 +5,7 @@ With snapshots the last one says how a record was; without them its diffs are re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maniflex.db.budget import Budget
-from maniflex.db.current import executor
-from maniflex.db.history_schema import newest_number, read_layouts_again
-from maniflex.db.port import Row
+from maniflex.db.current import executor, reading
+from maniflex.db.port import Adapter, Executor, Row
 from maniflex.db.redacted import redacted
 from maniflex.db.store import Store
 from maniflex.errors import HistoryChanged, NotFound
@@ -23,7 +23,18 @@ from maniflex.model.history_row import HistoryOperation
 from maniflex.model.meta import ModelMeta
 from maniflex.query.query import Query, Scope
 from maniflex.sql import past, select
-from maniflex.sql.history_layouts import FieldThen, Layouts, convert_value, typed_value
+from maniflex.sql.history_layouts import (
+    HISTORY_SCHEMA,
+    FieldThen,
+    Layouts,
+    SchemaEntry,
+    convert_value,
+    newest_layout,
+    typed_value,
+)
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.statement_cache import StatementCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,3 +318,36 @@ class PastRows:
                 if fill is not None and (written_at is None or written_at < fill.added_at):
                     values[field.api] = msgspec.to_builtins(fill.value, enc_hook=str)
         return values
+
+
+# The layouts as the database has them, which other processes add to (`schema/history.py`).
+
+
+async def read_layouts_again(model: ModelSql, history: ModelSql, adapter: Adapter) -> None:
+    """Learn of layouts that other processes have noted since this one was started."""
+    run = reading(adapter)
+    newest, own = await newest_number(run), history.layouts_of(model).own
+    history.layouts = Layouts(model.meta, await read_entries(run, model.table.name), own, newest)
+    history.shapes = StatementCache()
+
+
+async def read_entries(run: Executor, table: str) -> list[SchemaEntry]:
+    """The layouts and changes of one table, oldest first."""
+    mark = by_dialect(run.dialect, sqlite="?", postgres="$1")
+    rows = await run.fetch(
+        Sql(
+            f"SELECT number, noted_at, what, content FROM {HISTORY_SCHEMA} WHERE table_name = {mark}"
+            " ORDER BY number",
+            (table,),
+        )
+    )
+    return [
+        SchemaEntry(int(number), datetime.fromisoformat(noted_at), what, json.loads(content))
+        for number, noted_at, what, content in rows
+    ]
+
+
+async def newest_number(run: Executor) -> int:
+    """The number of the last layout or change of all tables."""
+    row = await run.fetch_one(Sql(f"SELECT {newest_layout()}"))
+    return 0 if row is None or row[0] is None else int(row[0])

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.db.decimal_schema import use_order_keys_if_there
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.doctor.check import Coded, Problem, Severity
@@ -21,6 +20,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.rules.scopes import ScopeRule
+from maniflex.schema.derived import use_order_keys_if_there
 from maniflex.sql.statement import Sql
 from maniflex.sql.tables import quote
 

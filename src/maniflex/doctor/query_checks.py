@@ -6,13 +6,13 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from maniflex.db.indexes import ExistingIndex, read_indexes
 from maniflex.db.port import Executor
 from maniflex.doctor.check import DatabaseCheck, Problem, Severity
 from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import LARGE, OpenDatabase, tables_over
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.pipeline.operation import Operation
+from maniflex.schema.read import ExistingIndex, read_indexes
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect

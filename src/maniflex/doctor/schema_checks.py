@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from maniflex.db.schema_differences import Difference, What, find_differences
 from maniflex.doctor.check import DatabaseCheck, Problem, Severity
 from maniflex.doctor.sources import where_of
 from maniflex.doctor.subject import OpenDatabase, read_living, tables_over
+from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import statement_of
 from maniflex.sql.tables import quote
@@ -16,8 +16,8 @@ from maniflex.sql.tables import quote
 _VALUES_AT_ONCE = 1000
 
 if TYPE_CHECKING:
-    from maniflex.migrations.report import MigrationStatus
-    from maniflex.migrations.target import MigrationTarget
+    from maniflex.schema.check import MigrationStatus
+    from maniflex.schema.target import MigrationTarget
 
 
 def _target(database: OpenDatabase) -> MigrationTarget:
@@ -26,7 +26,7 @@ def _target(database: OpenDatabase) -> MigrationTarget:
 
 
 async def _status(database: OpenDatabase) -> MigrationStatus:
-    from maniflex.migrations.report import read_status
+    from maniflex.schema.check import read_status
 
     return await read_status(_target(database))
 
@@ -111,7 +111,7 @@ async def changed_migrations(database: OpenDatabase) -> AsyncIterator[Problem]:
 
 
 async def several_heads(database: OpenDatabase) -> AsyncIterator[Problem]:
-    from maniflex.migrations.files import several_ends
+    from maniflex.schema.files import several_ends
 
     status = await _status(database)
     if len(status.ends) > 1:

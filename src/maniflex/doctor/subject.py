@@ -15,7 +15,6 @@ from maniflex.background.processes.overview import describe_no_taker
 from maniflex.background.runs.api import Work
 from maniflex.background.schedules.api import Schedules
 from maniflex.config import Config
-from maniflex.db.columns import read_columns
 from maniflex.db.current import reading
 from maniflex.db.port import Adapter, Executor
 from maniflex.db.records import Records
@@ -28,6 +27,7 @@ from maniflex.pipeline.entry import Entry, Placement, Seat
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.routes import Endpoint, Mount
 from maniflex.pipeline.runtime import Runtime
+from maniflex.schema.read import read_columns
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import quote
@@ -35,7 +35,7 @@ from maniflex.storage.port import Storage
 
 if TYPE_CHECKING:
     from maniflex.doctor.check import Ignore
-    from maniflex.migrations.target import MigrationTarget
+    from maniflex.schema.target import MigrationTarget
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from maniflex.db.columns import read_heads
 from maniflex.db.current import reading
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.job import MigrationListener
-from maniflex.migrations.target import MigrationError, MigrationTarget
+from maniflex.schema.apply import Migrator
+from maniflex.schema.read import read_heads
+from maniflex.schema.steps import MigrationListener
+from maniflex.schema.target import MigrationError, MigrationTarget
 
 
 def run_alembic_command(context: Any, server: Any, application: str, database: str) -> None:

@@ -1,7 +1,7 @@
 """How versions of a history were written: the names and types that the fields of now had then.
 
 Every version carries the number of its layout: which field stood under which name, in which column, of which
-kind. Layouts and the changes of columns between them (`db/history_schema.py` keeps them) say what a field of
+kind. Layouts and the changes of columns between them (`schema/history.py` keeps them) say what a field of
 now was called then; a column is what a field is known by, because its name and its alias may change.
 A version without a number is from before layouts were kept: it is read by the names of the first layout, and
 only as far as it has them.
@@ -327,7 +327,7 @@ def _is_sure(then: FieldThen, field: FieldMeta) -> bool:
 
 # -- values and conditions in SQL
 
-HISTORY_SCHEMA = "maniflex_history_schema"  # the table of layouts; `db/history_schema.py` keeps it
+HISTORY_SCHEMA = "maniflex_history_schema"  # the table of layouts; `schema/history.py` keeps it
 
 
 def newest_layout() -> str:

@@ -2,7 +2,7 @@
 
 The only home of what a search text means. Words are runs of letters and digits, and all of them must
 occur; any text is valid, and one without a word finds nothing. SQLite answers from an FTS5 table beside
-the model's own, Postgres from a generated tsvector column; `db/search_schema.py` makes both.
+the model's own, Postgres from a generated tsvector column; `schema/derived.py` makes both.
 
 Fields that are hidden from some callers, or shown to them in another form, have a column of their own in
 the FTS5 table, so that a search can leave them out and an excerpt need not quote them.

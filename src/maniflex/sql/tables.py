@@ -17,7 +17,7 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, TableR
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.scheduled_indexes import Waiting, schedule_indexes
-from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition; its number
 _INDEX_ENTRY = 2600  # bytes of text
@@ -65,6 +65,36 @@ _TYPES: dict[Dialect, dict[Kind, TypeEngine[Any]]] = {
         Kind.UUID: _DeclaredType("UUID_TEXT"),
         Kind.BYTES: sa.LargeBinary(),
         Kind.JSON: _DeclaredType("JSON_TEXT"),
+    },
+}
+
+# What a column of each kind may be declared as; the first is what we create.
+COLUMN_TYPES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
+    Dialect.POSTGRES: {
+        Kind.TEXT: ("text", "character varying", "character", "citext", "user-defined"),
+        Kind.INT: ("bigint", "integer", "smallint"),
+        Kind.FLOAT: ("double precision", "real"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("numeric",),
+        Kind.DATETIME: ("timestamp with time zone",),
+        Kind.DATE: ("date",),
+        Kind.TIME: ("time without time zone",),
+        Kind.UUID: ("uuid",),
+        Kind.BYTES: ("bytea",),
+        Kind.JSON: ("json", "jsonb"),
+    },
+    Dialect.SQLITE: {
+        Kind.TEXT: ("text", "varchar", "char", "character", "nvarchar", "clob"),
+        Kind.INT: ("bigint", "integer", "int", "smallint", "mediumint", "int8", "int2"),
+        Kind.FLOAT: ("double", "real", "float", "double precision"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("decimal_text",),
+        Kind.DATETIME: ("datetime_text",),
+        Kind.DATE: ("date_text",),
+        Kind.TIME: ("time_text",),
+        Kind.UUID: ("uuid_text",),
+        Kind.BYTES: ("blob",),
+        Kind.JSON: ("json_text",),
     },
 }
 
@@ -225,6 +255,15 @@ def _digest(text: str) -> str:
 def quote(name: str, dialect: Dialect) -> str:
     """An identifier as it may stand in a statement of that dialect."""
     return sa_dialect(dialect).identifier_preparer.quote_identifier(name)
+
+
+def find_table(name: str, dialect: Dialect) -> Sql:
+    """The statement that gives a row where the database has a table of this name."""
+    return by_dialect(
+        dialect,
+        sqlite=Sql("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)),
+        postgres=Sql("SELECT 1 WHERE to_regclass(quote_ident($1)) IS NOT NULL", (name,)),
+    )
 
 
 # What a column holds when an INSERT leaves it out.

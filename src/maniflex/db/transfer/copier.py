@@ -19,14 +19,13 @@ from uuid import UUID
 import msgspec
 
 from maniflex._tables import PartialTable
-from maniflex.db.columns import COLUMN_TYPES, has_table
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.errors import ConfigError, ManiflexError, RequestError
 from maniflex.model.meta import Kind
 from maniflex.sql.codec import decoder, encoder
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import quote
+from maniflex.sql.tables import COLUMN_TYPES, find_table, quote
 
 BATCH = 2000  # rows
 FIRST_BATCH = 50
@@ -249,7 +248,7 @@ class Journal:
 
     async def exists(self) -> bool:
         """Whether a copy was begun and not finished."""
-        return await has_table(self._target, TABLE)
+        return await self._target.fetch_one(find_table(TABLE, self._target.dialect)) is not None
 
     async def begin(self, tables: list[str]) -> None:
         """Note that nothing of these tables is copied yet."""

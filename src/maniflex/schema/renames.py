@@ -1,7 +1,7 @@
 """Renaming tables, columns and indexes with everything that carries their names: `renamed_from`.
 
 Values, indexes and uniqueness stay. On SQLite the triggers of order keys and search are dropped where they
-are in the way; whoever renames brings them up to date afterwards (`decimal_schema`, `search_schema`).
+are in the way; whoever renames brings them up to date afterwards (`derived.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from maniflex.db.columns import Columns, read_columns
-from maniflex.db.history_schema import note_change, note_renamed_table
-from maniflex.db.indexes import read_indexes
 from maniflex.db.port import Executor, Tx
-from maniflex.db.search_schema import SEARCH_COMMENT
+from maniflex.schema.derived import SEARCH_COMMENT
+from maniflex.schema.history import note_change, note_renamed_table
+from maniflex.schema.read import Columns, read_columns, read_indexes, read_triggers
 from maniflex.sql.decimal_order import decimal_column, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import SQLITE_PIECES, VECTOR
@@ -23,7 +21,6 @@ from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import index_name, quote
 
 log = logging.getLogger("maniflex.migrate")
-
 _DERIVED_TRIGGERS = ("$order_insert", "$order_update", "_fts_insert", "_fts_update", "_fts_delete")
 _INDEX_NAME = re.compile(
     r"(CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?:IF\s+NOT\s+EXISTS\s+)?)(?:\"(?:[^\"]|\"\")+\"|[\w$]+)", re.IGNORECASE
@@ -190,13 +187,6 @@ async def derived_triggers(run: Executor, table: str, column: str | None = None)
         for name, text in await read_triggers(run, table)
         if name in names and (column is None or _name(column) in text)
     ]
-
-
-async def read_triggers(run: Executor, table: str) -> Sequence[Sequence[Any]]:
-    """The name and the statement of each trigger of a table of SQLite."""
-    return await run.fetch(
-        Sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (table,))
-    )
 
 
 async def search_tables(run: Executor, table: str) -> list[str]:

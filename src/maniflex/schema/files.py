@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from alembic.operations import Operations
 from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep, StampStep
 from alembic.script import Script, ScriptDirectory
 from alembic.script.revision import MultipleHeads, RangeNotAncestorError, ResolutionError
 from alembic.util import CommandError
 
-from maniflex.migrations.job import record
-from maniflex.migrations.target import Irreversible, MigrationError
+from maniflex.schema.plan import offline_context
+from maniflex.schema.target import Irreversible, MigrationError
 from maniflex.sql.statement import Dialect
+
+if TYPE_CHECKING:
+    pass
+
 
 _SLUG = re.compile(r"[^a-z0-9]+")
 _SLUG_LENGTH = 50
@@ -276,3 +282,44 @@ def explain_unknown(name: str, known: Sequence[tuple[str, str]], command: Callab
     else:
         names = f"there are: {names}"
     return f"there is no revision {name!r}; {names}"
+
+
+class Recorder(Operations):
+    """Notes operations instead of running them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(offline_context(dialect, io.StringIO()))
+        self.operations: list[MigrateOperation] = []
+
+    def invoke(self, operation: MigrateOperation) -> Any:
+        """Note the operation."""
+        self.operations.append(operation)
+
+    def get_bind(self) -> Any:
+        """Refuse: there is no connection while a file is read."""
+        raise MigrationError(
+            "op.get_bind: a file is read before it is applied, so it has no connection; use op.backfill or"
+            " op.run"
+        )
+
+    def batch_alter_table(self, table_name: str, *_: Any, **__: Any) -> Any:
+        """Refuse: Alembic's batch mode loses triggers and collations."""
+        raise MigrationError(
+            f"op.batch_alter_table({table_name!r}): batch mode would lose triggers and collations on SQLite;"
+            " use op.rebuild_table"
+        )
+
+
+# Alembic keeps the functions of `alembic.op` by the class they were made for.
+Recorder._setups[Recorder] = Recorder._setups[Operations]
+
+
+def record(fn: Callable[[], object], dialect: Dialect) -> list[MigrateOperation]:
+    """The operations of the `upgrade` or `downgrade` of a file, in their order."""
+    recorder = Recorder(dialect)
+    recorder._install_proxy()
+    try:
+        fn()
+    finally:
+        recorder._remove_proxy()
+    return recorder.operations

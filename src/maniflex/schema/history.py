@@ -10,24 +10,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from maniflex.db.columns import has_table
 from maniflex.db.current import reading
+from maniflex.db.past_rows import newest_number, read_entries
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import Kind
-from maniflex.sql.history_layouts import (
-    HISTORY_SCHEMA,
-    Layouts,
-    SchemaEntry,
-    layout_of,
-    newest_layout,
-)
+from maniflex.schema.read import has_table
+from maniflex.sql.history_layouts import HISTORY_SCHEMA, Layouts, SchemaEntry, layout_of
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_cache import StatementCache
 from maniflex.sql.tables import quote
+
+if TYPE_CHECKING:
+    pass
+
 
 _SCHEMA = (
     f"CREATE TABLE IF NOT EXISTS {HISTORY_SCHEMA} (number BIGINT NOT NULL PRIMARY KEY,"
@@ -37,7 +36,7 @@ _SCHEMA = (
 History = tuple[ModelSql, ModelSql]  # a versioned model and its history
 
 
-async def make_table(run: Executor) -> None:
+async def make_layout_table(run: Executor) -> None:
     """Make the table of layouts unless it is there."""
     await run.execute(Sql(_SCHEMA))
 
@@ -56,7 +55,7 @@ async def note_layouts(
                     f" {', '.join(model.meta.name for model, _ in histories)} are written; run"
                     " `maniflex migrate up`, or start once with auto_migrate=True"
                 )
-            await make_table(tx)
+            await make_layout_table(tx)
         await _lock(tx)
         for model, history in histories:
             await _note_layout(tx, model, history, now)
@@ -91,40 +90,10 @@ def _own_number(model: ModelSql, entries: Sequence[SchemaEntry]) -> int | None:
     return None
 
 
-async def read_layouts_again(model: ModelSql, history: ModelSql, adapter: Adapter) -> None:
-    """Learn of layouts that other processes have noted since this one was started."""
-    run = reading(adapter)
-    newest, own = await newest_number(run), history.layouts_of(model).own
-    history.layouts = Layouts(model.meta, await read_entries(run, model.table.name), own, newest)
-    history.shapes = StatementCache()
-
-
 async def _lock(tx: Tx) -> None:
     """Let no other process note anything until this transaction ends; on SQLite only one writes anyway."""
     if by_dialect(tx.dialect, sqlite=False, postgres=True):
         await tx.execute(Sql(f"LOCK TABLE {HISTORY_SCHEMA} IN SHARE ROW EXCLUSIVE MODE"))
-
-
-async def read_entries(run: Executor, table: str) -> list[SchemaEntry]:
-    """The layouts and changes of one table, oldest first."""
-    mark = by_dialect(run.dialect, sqlite="?", postgres="$1")
-    rows = await run.fetch(
-        Sql(
-            f"SELECT number, noted_at, what, content FROM {HISTORY_SCHEMA} WHERE table_name = {mark}"
-            " ORDER BY number",
-            (table,),
-        )
-    )
-    return [
-        SchemaEntry(int(number), datetime.fromisoformat(noted_at), what, json.loads(content))
-        for number, noted_at, what, content in rows
-    ]
-
-
-async def newest_number(run: Executor) -> int:
-    """The number of the last layout or change of all tables."""
-    row = await run.fetch_one(Sql(f"SELECT {newest_layout()}"))
-    return 0 if row is None or row[0] is None else int(row[0])
 
 
 async def _note_layout(tx: Tx, model: ModelSql, history: ModelSql, now: datetime) -> None:
@@ -282,7 +251,7 @@ async def copy_entries(source: Executor, target: Tx) -> None:
         return
     columns = "number, table_name, history, noted_at, what, content"
     rows = await source.fetch(Sql(f"SELECT {columns} FROM {HISTORY_SCHEMA} ORDER BY number"))
-    await make_table(target)
+    await make_layout_table(target)
     await target.execute(Sql(f"DELETE FROM {HISTORY_SCHEMA}"))
     marks = by_dialect(target.dialect, sqlite="?, ?, ?, ?, ?, ?", postgres="$1, $2, $3, $4, $5, $6")
     for row in rows:

@@ -14,17 +14,25 @@ from enum import StrEnum
 
 import sqlalchemy as sa
 
-from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns
-from maniflex.db.decimal_schema import order_key_difference
-from maniflex.db.indexes import ExistingIndex, index_difference, is_old_index, read_indexes
 from maniflex.db.port import Adapter, Executor
-from maniflex.db.renames import columns_when_renamed, index_renames, renamed_columns
-from maniflex.db.search_schema import search_difference
 from maniflex.errors import DeclarationError, RequestError, Timeout, Unavailable
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.schema.derived import order_key_difference, search_difference
+from maniflex.schema.indexes import index_difference, is_old_index
+from maniflex.schema.read import (
+    Column,
+    Columns,
+    ExistingIndex,
+    has_type,
+    is_derived,
+    read_columns,
+    read_indexes,
+    read_object_names,
+)
+from maniflex.schema.renames import columns_when_renamed, index_renames, renamed_columns
 from maniflex.sql.model import ModelSql, gives, runs
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import constant_default, quote
+from maniflex.sql.tables import COLUMN_TYPES, constant_default, quote
 
 _COLLATION = "C"
 
@@ -278,6 +286,54 @@ async def count_outside_enum(run: Executor, model: ModelSql, field: FieldMeta) -
     return 0 if row is None else int(row[0])
 
 
+# What durable work keeps beside its models: indexes, tables and checks, told from their statements.
+#
+# Each of these statements does no harm when it is repeated, so its name is all that a comparison needs.
+
+
+_FORMS = (
+    (re.compile(r"\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the index"),
+    (re.compile(r"\s*CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the table"),
+    (re.compile(r"\s*CREATE\s+SEQUENCE\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the sequence"),
+    (re.compile(r"\s*DO\b.*?\bconname\s*=\s*'(\w+)'", re.IGNORECASE | re.DOTALL), "the check"),
+)
+_DROPS = re.compile(r"\s*DROP\s+INDEX\s+IF\s+EXISTS\s+(\w+)", re.IGNORECASE)
+_TABLE = re.compile(r"\bON\s+(\w+)\s*(?:USING\s+\w+\s*)?\(|\bALTER\s+TABLE\s+(\w+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineObject:
+    """One piece beside the models, and the statement that makes it or removes it."""
+
+    name: str
+    kind: str  # in words
+    text: str
+    wanted: bool
+    table: str | None  # it stands on
+
+    @property
+    def is_index(self) -> bool:
+        return self.kind == "the index"
+
+
+def engine_objects(statements: Iterable[Sql]) -> Iterator[EngineObject]:
+    """The pieces that these statements make, in their order."""
+    for statement in statements:
+        text, match = statement.text, _DROPS.match(statement.text)
+        if match is not None:
+            yield EngineObject(match[1], "the index", text, False, None)
+            continue
+        yield _wanted_object(text)
+
+
+def _wanted_object(text: str) -> EngineObject:
+    for form, kind in _FORMS:
+        if (match := form.match(text)) is not None:
+            table = _TABLE.search(text, match.end() if kind != "the check" else 0)
+            return EngineObject(match[1], kind, text, True, (table[1] or table[2]) if table else None)
+    raise ValueError(f"no name can be read from the statement {text.strip()[:60]!r}")
+
+
 # Query models at start: their SELECT must run, and give every declared column.
 
 
@@ -315,66 +371,3 @@ async def _trouble(adapter: Adapter, sql: Sql) -> str | None:
     except RequestError as error:
         return str(error.__cause__ or error)
     return None
-
-
-# What durable work keeps beside its models: indexes, tables and checks, told from their statements.
-#
-# Each of these statements does no harm when it is repeated, so its name is all that a comparison needs.
-
-
-_FORMS = (
-    (re.compile(r"\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the index"),
-    (re.compile(r"\s*CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the table"),
-    (re.compile(r"\s*CREATE\s+SEQUENCE\s+IF\s+NOT\s+EXISTS\s+(\w+)", re.IGNORECASE), "the sequence"),
-    (re.compile(r"\s*DO\b.*?\bconname\s*=\s*'(\w+)'", re.IGNORECASE | re.DOTALL), "the check"),
-)
-_DROPS = re.compile(r"\s*DROP\s+INDEX\s+IF\s+EXISTS\s+(\w+)", re.IGNORECASE)
-_TABLE = re.compile(r"\bON\s+(\w+)\s*(?:USING\s+\w+\s*)?\(|\bALTER\s+TABLE\s+(\w+)", re.IGNORECASE)
-_NAMES = {
-    Dialect.SQLITE: "SELECT name FROM sqlite_master",
-    Dialect.POSTGRES: """
-SELECT c.relname::text FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
- WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND i.indisvalid IS NOT FALSE
- UNION ALL
-SELECT conname::text FROM pg_constraint
- WHERE connamespace = to_regnamespace(quote_ident(current_schema())) AND contype = 'c'
-""",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineObject:
-    """One piece beside the models, and the statement that makes it or removes it."""
-
-    name: str
-    kind: str  # in words
-    text: str
-    wanted: bool
-    table: str | None  # it stands on
-
-    @property
-    def is_index(self) -> bool:
-        return self.kind == "the index"
-
-
-def engine_objects(statements: Iterable[Sql]) -> Iterator[EngineObject]:
-    """The pieces that these statements make, in their order."""
-    for statement in statements:
-        text, match = statement.text, _DROPS.match(statement.text)
-        if match is not None:
-            yield EngineObject(match[1], "the index", text, False, None)
-            continue
-        yield _wanted_object(text)
-
-
-def _wanted_object(text: str) -> EngineObject:
-    for form, kind in _FORMS:
-        if (match := form.match(text)) is not None:
-            table = _TABLE.search(text, match.end() if kind != "the check" else 0)
-            return EngineObject(match[1], kind, text, True, (table[1] or table[2]) if table else None)
-    raise ValueError(f"no name can be read from the statement {text.strip()[:60]!r}")
-
-
-async def read_object_names(run: Executor) -> frozenset[str]:
-    """The names of all tables, indexes, sequences and checks of the database."""
-    return frozenset(row[0] for row in await run.fetch(Sql(_NAMES[run.dialect])))

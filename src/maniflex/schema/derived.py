@@ -1,16 +1,19 @@
-"""What full text search needs in the schema: made, filled, made anew when it changed, and removed.
+"""What the schema has beside the columns of models: order keys of decimals on SQLite, and full text search.
 
-These pieces hold nothing that is not in the records themselves, so unlike columns of a model they
-may be dropped. On SQLite an FTS5 table, a table of numbers and three triggers stand beside the model's
-table; on Postgres it has one generated column and its index.
+These pieces hold nothing that is not in the records themselves, so unlike columns of a model they may be
+dropped and made anew. Triggers keep them on SQLite, so raw SQL and other programs that write need not know of
+them; on PostgreSQL search has one generated column and its index.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from maniflex.db.port import Executor, Row, Tx
+from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.errors import DeclarationError
+from maniflex.schema.read import read_columns
+from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import (
     ENGLISH,
@@ -30,12 +33,168 @@ from maniflex.sql.tables import index_name, quote
 
 log = logging.getLogger("maniflex.migrate")
 
+
+async def refresh_derived(tx: Tx, models: Sequence[ModelSql]) -> None:
+    """Refresh the pieces of all models whose tables are as far as the models are."""
+    for model in await ready_models(tx, models):
+        await migrate_decimals(tx, model)
+        await migrate_search(tx, model)
+
+
+async def ready_models(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
+    """The models all of whose columns are there."""
+    ready = []
+    for model in models:
+        if not model.readonly:
+            columns = await read_columns(run, model)
+            if columns and all(field.column in columns for field in model.meta.fields):
+                ready.append(model)
+    return ready
+
+
+# The order keys of decimal columns on SQLite (`sql/decimal_order.py`).
+
+
+async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
+    """Give every decimal column of the model's table its order keys; without such columns, no triggers."""
+    columns = _decimal_columns(model)
+    if not columns:
+        if by_dialect(model.dialect, sqlite=True, postgres=False):
+            await _drop_order_key_triggers(tx, model)
+        return
+    table = quote(model.table.name, model.dialect)
+    existing = await _table_columns(tx, model)
+    for column in columns:
+        if order_column(column) not in existing:
+            name = quote(order_column(column), model.dialect)
+            await tx.execute(Sql(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
+    triggers = _order_key_statements(model, columns)
+    marks = ", ".join("?" * len(triggers))
+    rows = await tx.fetch(
+        Sql(
+            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({marks})",
+            tuple(triggers),
+        )
+    )
+    if {row[0]: row[1] for row in rows} != triggers:
+        log.info("making order keys for the decimals of %s", model.table.name)
+        for name, _ in rows:
+            await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
+        await tx.execute(Sql(f"UPDATE {table} SET {_keys(model, columns)}"))
+        for statement in triggers.values():
+            await tx.execute(Sql(statement))
+    await _drop_indexes_on_texts(tx, model, columns)
+
+
+async def order_key_difference(run: Executor, model: ModelSql) -> str | None:
+    """What of the order keys of a model's decimals is not in the database as it should be."""
+    if by_dialect(model.dialect, sqlite=False, postgres=True):
+        return None
+    columns = _decimal_columns(model)
+    existing = await _table_columns(run, model)
+    for column in columns:
+        if order_column(column) not in existing:
+            return f"the column {order_column(column)} is missing"
+    triggers = _order_key_statements(model, columns) if columns else {}
+    rows = await run.fetch(
+        Sql(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)",
+            order_key_triggers(model),
+        )
+    )
+    made_triggers = {row[0]: row[1] for row in rows}
+    for name in order_key_triggers(model):
+        if made_triggers.get(name) != triggers.get(name):
+            return (
+                f"the trigger {name} is {'missing' if name not in made_triggers else 'not as it should be'}"
+            )
+    return None
+
+
+async def _drop_order_key_triggers(tx: Tx, model: ModelSql) -> None:
+    """Drop the triggers of a table whose last decimal is of another type now: they would fail every write."""
+    rows = await tx.fetch(
+        Sql(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)",
+            order_key_triggers(model),
+        )
+    )
+    for (name,) in rows:
+        await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
+
+
+async def use_order_keys_if_there(adapter: Adapter, models: Sequence[ModelSql]) -> None:
+    """Compare decimals by their texts in a database that was made without order keys."""
+    for model in models:
+        columns = () if model.readonly else _decimal_columns(model)  # none where the database has the type
+        existing = await _table_columns(adapter, model) if columns else set()
+        if any(order_column(column) not in existing for column in columns):
+            for each in models:
+                each.compare_stored_texts()
+            return
+
+
+def _decimal_columns(model: ModelSql) -> tuple[str, ...]:
+    return tuple(f.column for f in model.meta.fields if has_order_key(f, model.dialect))
+
+
+async def _table_columns(run: Executor, model: ModelSql) -> set[str]:
+    rows = await run.fetch(Sql("SELECT name FROM pragma_table_info(?)", (model.table.name,)))
+    return {row[0] for row in rows}
+
+
+def _keys(model: ModelSql, columns: Sequence[str], row: str = "") -> str:
+    """`key = expression` for every column, from the columns of `row`."""
+    return ", ".join(
+        f"{quote(order_column(c), model.dialect)} = {order_expression(row + quote(c, model.dialect))}"
+        for c in columns
+    )
+
+
+def order_key_triggers(model: ModelSql) -> tuple[str, str]:
+    """The triggers that keep the order keys of the model's table."""
+    return f"{model.table.name}$order_insert", f"{model.table.name}$order_update"
+
+
+def _order_key_statements(model: ModelSql, columns: Sequence[str]) -> dict[str, str]:
+    """Name → statement. SQLite keeps the statements word for word, so they tell what has changed."""
+    table, key = (quote(n, model.dialect) for n in (model.table.name, model.id.name))
+    names = [quote(column, model.dialect) for column in columns]
+    # By bytes: the column's own collation is a Python function, and 1.5 → 1.50 has the same key anyway.
+    has_changed = " OR ".join(f"old.{name} COLLATE BINARY IS NOT new.{name}" for name in names)
+    update = f"UPDATE {table} SET {_keys(model, columns, 'new.')} WHERE {key} = new.{key};"
+    on_insert, on_update = order_key_triggers(model)
+    return {
+        on_insert: f"CREATE TRIGGER {quote(on_insert, model.dialect)} AFTER INSERT ON {table}"
+        f" BEGIN {update} END",
+        on_update: f"CREATE TRIGGER {quote(on_update, model.dialect)} AFTER UPDATE OF {', '.join(names)}"
+        f" ON {table} WHEN {has_changed} BEGIN {update} END",
+    }
+
+
+async def _drop_indexes_on_texts(tx: Tx, model: ModelSql, columns: Sequence[str]) -> None:
+    """Drop indexes of ours that compare the stored texts; those on the order keys have their names."""
+    ours = {str(index.name) for index in model.table.indexes}
+    rows = await tx.fetch(
+        Sql(
+            "SELECT l.name, i.name FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i",
+            (model.table.name,),
+        )
+    )
+    for name in {index for index, column in rows if index in ours and column in columns}:
+        log.info("building index %s of %s on order keys", name, model.table.name)
+        await tx.execute(Sql(f"DROP INDEX {quote(name, model.dialect)}"))
+
+
+# Search: on SQLite an FTS5 table, a table of numbers and three triggers stand beside the model's table.
+
+
 SEARCH_COMMENT = "maniflex search: "
 
 
 async def migrate_search(tx: Tx, model: ModelSql) -> None:
     """Make the model searchable as it is declared now, or no longer."""
-    await by_dialect(model.dialect, sqlite=_on_sqlite, postgres=_on_postgres)(tx, model)
+    await by_dialect(model.dialect, sqlite=_search_on_sqlite, postgres=_search_on_postgres)(tx, model)
 
 
 async def search_difference(run: Executor, model: ModelSql) -> str | None:
@@ -66,7 +225,7 @@ async def _existing_pieces(run: Executor, model: ModelSql) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
+async def _search_on_sqlite(tx: Tx, model: ModelSql) -> None:
     pieces = _pieces(model) if searchable_fields(model.meta) else {}
     existing = await _existing_pieces(tx, model)
     index = _names(model)[0]
@@ -82,10 +241,10 @@ async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
         log.info("indexing %s for search", model.table.name)
         for statement in pieces.values():
             await tx.execute(Sql(statement))
-        await _fill(tx, model)
+        await _fill_index(tx, model)
 
 
-def trigger_names(model: ModelSql) -> tuple[str, ...]:
+def search_triggers(model: ModelSql) -> tuple[str, ...]:
     """The triggers that keep the search index of the model's table on SQLite."""
     return _names(model)[2:]
 
@@ -138,7 +297,7 @@ async def _check_fts5(tx: Tx, model: ModelSql) -> None:
         raise DeclarationError(f"{model.meta.name}: searching needs FTS5, and this SQLite has none")
 
 
-async def _fill(tx: Tx, model: ModelSql) -> None:
+async def _fill_index(tx: Tx, model: ModelSql) -> None:
     index, numbers = (quote(n, model.dialect) for n in _names(model)[:2])
     table, key = (quote(n, model.dialect) for n in (model.table.name, model.id.name))
     await tx.execute(Sql(f"INSERT INTO {numbers} (id) SELECT {key} FROM {table} ORDER BY {key}"))
@@ -199,7 +358,7 @@ async def _difference_on_postgres(run: Executor, model: ModelSql) -> str | None:
     return None if await _has_search_index(run, model) else f"the index on {VECTOR} is missing"
 
 
-async def _on_postgres(tx: Tx, model: ModelSql) -> None:
+async def _search_on_postgres(tx: Tx, model: ModelSql) -> None:
     table = quote(model.table.name, model.dialect)
     definition = _definition(model) if searchable_fields(model.meta) else None
     row = await _read_vector(tx, model)
@@ -260,3 +419,21 @@ async def _add_search_index(tx: Tx, model: ModelSql, table: str) -> None:
 
 def _unqualified_text(model: ModelSql) -> str:
     return joined_text(model).replace(f"({quote(model.table.name, model.dialect)}.", "(")
+
+
+# Search on a large table of PostgreSQL: its column rewrites the table, and nobody can use it meanwhile.
+
+
+LARGE = 10_000  # rows: fewer are rewritten in a moment
+
+
+async def large_rewrites(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
+    """The models whose tables would be rewritten for search, and are large."""
+    if by_dialect(run.dialect, sqlite=True, postgres=False):
+        return []
+    return [model for model in models if await adds_search_column(run, model) and await _is_large(run, model)]
+
+
+async def _is_large(run: Executor, model: ModelSql) -> bool:
+    table = quote(model.table.name, model.dialect)
+    return await run.fetch_one(Sql(f"SELECT 1 FROM {table} OFFSET {LARGE} LIMIT 1")) is not None

@@ -1,47 +1,217 @@
-"""The operations of a file on PostgreSQL, one transaction after the other, beside writers that go on.
+"""The steps of one file on its way: what an operation comes to is carried out, noted, and told.
 
-A statement that needs a strong lock waits for it half a second and no longer, because all requests for the
-table queue up behind one that waits; then it tries again a little later.
+On PostgreSQL that is one transaction after the other, beside writers that go on. A statement that needs a
+strong lock waits for it half a second and no longer, because all requests for the table queue up behind one
+that waits; then it tries again a little later.
 """
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import inspect
-import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
+from alembic.runtime.migration import RevisionStep
 
-from maniflex.db.columns import LogEntry, read_log, write_entry
-from maniflex.db.current import reading
-from maniflex.db.port import Adapter, Executor, Tx
-from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
-from maniflex.errors import ConstraintViolation, ManiflexError
-from maniflex.migrations.checks import using_text
-from maniflex.migrations.job import FileJob, MigrationListener, note_columns, run_check, run_code
-from maniflex.migrations.operations import (
+from maniflex.db.port import Executor, Tx
+from maniflex.errors import ManiflexError
+from maniflex.schema.history import note_change, note_dropped_table, note_renamed_table
+from maniflex.schema.operations import (
     Action,
     Backfill,
     BackfillAction,
     CodeAction,
-    Commit,
-    FieldFactory,
-    IndexBuild,
+    RebuildTable,
+    RunCode,
     StatementAction,
     StoredRowsCheck,
 )
-from maniflex.migrations.postgres_plan import plan_on_postgres
-from maniflex.migrations.target import MigrationError, MigrationTarget
-from maniflex.migrations.types import ByDatabase
+from maniflex.schema.plan import describe_operation, using_text, version_statements
+from maniflex.schema.read import LogEntry, delete_entry, write_entry
+from maniflex.schema.target import MigrationError
+from maniflex.schema.types import ColumnType
+from maniflex.sql.codec import decoder
+from maniflex.sql.history_layouts import form_of
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import quote, sa_dialect
+
+if TYPE_CHECKING:
+    from maniflex.schema.files import MigrationFile
+    from maniflex.schema.target import MigrationTarget
+import asyncio
+import random
+from collections.abc import Awaitable, Iterator, Mapping
+
+from maniflex.db.current import reading
+from maniflex.db.port import Adapter
+from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
+from maniflex.errors import ConstraintViolation
 from maniflex.model.meta import FieldMeta
+from maniflex.schema.operations import Commit, FieldFactory, IndexBuild
+from maniflex.schema.plan_postgres import plan_on_postgres
+from maniflex.schema.read import read_log
+from maniflex.schema.target import MigrationTarget
+from maniflex.schema.types import ByDatabase
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import quote
+from maniflex.sql.statement import by_dialect
+
+
+@dataclass(slots=True)
+class MigrationListener:
+    """Whom to tell how far it is; a command prints it."""
+
+    on_file: Callable[[MigrationFile, float], object] = lambda file, seconds: None
+    on_step: Callable[[str], object] = lambda text: None
+    on_rows: Callable[[str, int], object] = lambda table, count: None
+    on_noted: Callable[[MigrationFile], object] = lambda file: None  # as applied, since the start has made it
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """One file that is applied or undone."""
+
+    file: MigrationFile
+    step: RevisionStep
+    operations: Sequence[MigrateOperation]
+    back: bool
+    heads: tuple[str, ...]  # the database was at when it was planned
+
+    def digest(self, count: int) -> str:
+        """A digest of the first operations, which must be the same when an interrupted file goes on."""
+        words = "\n".join(describe_operation(operation) for operation in self.operations[:count])
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+async def run_check(run: Executor, check: StoredRowsCheck) -> None:
+    """Refuse to go on when the query of a check has rows."""
+    row = await run.fetch_one(check.query)
+    if row is not None:
+        raise MigrationError(check.sentence(row))
+
+
+async def run_code(target: MigrationTarget, model: str, fn: Callable[[Any], Any]) -> None:
+    """Call a function of a file with the records of a model, inside the open transaction."""
+    if target.records is None:
+        return
+    outcome = fn(target.records(model))
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+# What operations do to the columns of histories.
+
+
+async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> None:
+    """Tell histories what an operation did to the columns whose values their versions keep."""
+    match operation:
+        case ops.RenameTableOp():
+            await note_renamed_table(tx, operation.table_name, operation.new_table_name)
+        case ops.DropTableOp():
+            await note_dropped_table(tx, operation.table_name)
+        case ops.DropColumnOp():
+            await note_change(tx, operation.table_name, "drop", {"column": operation.column_name})
+        case ops.AddColumnOp():
+            await note_change(tx, operation.table_name, "add", await _first_values(tx, job, operation))
+        case ops.AlterColumnOp(modify_name=str(new)):
+            rename = {"column": operation.column_name, "new": new}
+            await note_change(tx, operation.table_name, "rename", rename)
+        case Backfill():
+            for name in operation.set:
+                await note_change(tx, operation.table, "fill", {"column": name})
+        case RebuildTable():
+            for column in operation.columns:
+                if isinstance(column.type, ColumnType):
+                    is_certain = _is_plain_conversion(
+                        operation.using.get(column.name), column.name, tx.dialect
+                    )
+                    retype = {"column": column.name, "kind": column.type.kind.value, "certain": is_certain}
+                    await note_change(tx, operation.table, "retype", retype)
+
+
+async def _first_values(tx: Tx, job: FileJob, operation: ops.AddColumnOp) -> dict[str, Any]:
+    """The new column, and the one value that all rows have in it, as far as its file tells.
+
+    A later file may change the default, so the value is taken from a row.
+    """
+    column, content = operation.column, {"column": operation.column.name}
+    is_changed = any(
+        isinstance(other, RunCode | ops.ExecuteSQLOp | ops.BulkInsertOp)
+        or (isinstance(other, Backfill) and other.table == operation.table_name and column.name in other.set)
+        for other in job.operations
+    )
+    if is_changed or not _has_constant_default(column, tx.dialect):
+        return content
+    place, name = quote(operation.table_name, tx.dialect), quote(column.name, tx.dialect)
+    row = await tx.fetch_one(Sql(f"SELECT {name} FROM {place} LIMIT 1"))
+    if row is None:
+        return content
+    decode = decoder(column.type.kind, tx.dialect) if isinstance(column.type, ColumnType) else None
+    return content | {"value": form_of(decode(row[0]) if decode and row[0] is not None else row[0])}
+
+
+_CONSTANT = re.compile(
+    r"\s*(?:[ex]?'(?:[^']|'')*'|[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?|true|false|null)\s*(?:::[\w ]+)?\s*\Z",
+    re.IGNORECASE,
+)
+
+
+def _has_constant_default(column: sa.Column[Any], dialect: Dialect) -> bool:
+    """Whether the default of a column is the same for every row; none is null for every row."""
+    if column.server_default is None:
+        return column.computed is None and column.identity is None
+    default = getattr(column.server_default, "arg", None)
+    if default is None or isinstance(default, str):
+        return default is not None
+    text = str(default.compile(dialect=sa_dialect(dialect), compile_kwargs={"literal_binds": True}))
+    return _CONSTANT.match(text) is not None
+
+
+_CONVERSION = re.compile(r"\s*(?:CAST\(\s*(\S+)\s+AS\s+[\w ]+\)|(\S+)(?:\s*<>\s*0)?)\s*\Z", re.IGNORECASE)
+
+
+def _is_plain_conversion(using: Any, column: str, dialect: Dialect) -> bool:
+    """Whether values keep their meaning: a column becomes another type, and nothing is computed."""
+    if using is None:
+        return True
+    match = _CONVERSION.match(using_text(using, dialect))
+    return match is not None and (match[1] or match[2]).strip('"') == column
+
+
+async def note_version(tx: Tx, job: FileJob, seconds: float) -> None:
+    """Note in the database that a file was applied or undone."""
+    for statement in version_statements(job.step, frozenset(job.heads), tx.dialect):
+        await tx.execute(Sql(statement))
+    if job.back:
+        await delete_entry(tx, job.file.revision)
+        return
+    applied_at = datetime.now(UTC).isoformat(timespec="seconds")
+    await write_entry(tx, LogEntry(job.file.revision, job.file.digest, applied_at, round(seconds, 3), None))
+
+
+@asynccontextmanager
+async def step_errors(job: FileJob, number: int) -> AsyncIterator[None]:
+    """Say which operation of which file failed, and why."""
+    try:
+        yield
+    except ManiflexError as error:
+        operations = job.operations
+        what = describe_operation(operations[number - 1]) if operations else "the file"
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        raise MigrationError(
+            f"{job.file.title}: operation {number} of {len(operations)}, {what}: {error}{cause}"
+        ) from error
+
+
+# PostgreSQL: operations in transactions of their own, and indexes beside the writers.
+
 
 LOCK = 0x6D616E69666C6579 >> 1  # not that of the start, which may wait for us
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5  # seconds between two tries
@@ -278,7 +448,7 @@ SELECT p.relid::regclass::text, c.relname::text
   FROM pg_class t CROSS JOIN LATERAL pg_partition_tree(t.oid) p JOIN pg_class c ON c.oid = p.relid
  WHERE t.oid = to_regclass($1) AND t.relkind = 'p' AND p.isleaf
 """
-_TEXT = re.compile(
+_INDEX_TEXT = re.compile(
     r"(CREATE (?:UNIQUE )?INDEX) CONCURRENTLY (\S+|\"[^\"]+\") ON (\S+|\"[^\"]+\")\s*(.*)", re.DOTALL
 )
 
@@ -291,7 +461,7 @@ async def read_leaves(run: Executor, table: str) -> list[tuple[str, str]]:
 
 def build_statements(build: IndexBuild, leaves: Sequence[tuple[str, str]]) -> Iterator[str]:
     """The statements that build it, each to be run by itself."""
-    match = _TEXT.fullmatch(build.text.strip())
+    match = _INDEX_TEXT.fullmatch(build.text.strip())
     if match is None:
         raise ValueError(f"no index can be read from {build.text!r}")
     create, name, table, rest = match.groups()

@@ -7,57 +7,64 @@ one is waited for would stop the writers of both tables; with each operation its
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from alembic.operations import ops
+from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
 
-from maniflex.db.columns import (
+from maniflex.db.current import reading, transaction
+from maniflex.db.port import Tx
+from maniflex.errors import ManiflexError
+from maniflex.model.history_row import is_history
+from maniflex.schema.derived import LARGE, large_rewrites, ready_models, refresh_derived
+from maniflex.schema.files import MigrationFile
+from maniflex.schema.history import make_layout_table
+from maniflex.schema.operations import (
+    Backfill,
+    BackfillAction,
+    CodeAction,
+    Commit,
+    IndexBuild,
+    RequireValues,
+    RunCode,
+    StatementAction,
+    StatementByDatabase,
+    StoredRowsCheck,
+)
+from maniflex.schema.plan import describe_operation, version_statements
+from maniflex.schema.plan_sqlite import foreign_key_check, plan_on_sqlite, without_foreign_keys
+from maniflex.schema.read import (
     LogEntry,
     delete_entry,
-    make_tables,
-    read_columns,
+    make_version_tables,
+    read_facts,
     read_heads,
     read_log,
+    read_object_names,
     write_entry,
 )
-from maniflex.db.current import reading, transaction
-from maniflex.db.decimal_schema import migrate_decimals
-from maniflex.db.history_schema import make_table as make_history_schema
-from maniflex.db.port import Executor, Tx
-from maniflex.db.search_schema import adds_search_column, migrate_search
-from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.job import (
+from maniflex.schema.steps import (
+    Backfiller,
     FileJob,
     MigrationListener,
-    describe_operation,
+    PostgresSteps,
+    migration_lock,
     note_columns,
     note_version,
     run_check,
     run_code,
     step_errors,
-    version_statements,
 )
-from maniflex.migrations.operations import (
-    BackfillAction,
-    CodeAction,
-    Commit,
-    IndexBuild,
-    StatementAction,
-    StoredRowsCheck,
-)
-from maniflex.migrations.postgres_apply import Backfiller, PostgresSteps, migration_lock
-from maniflex.migrations.sqlite_plan import foreign_key_check, plan_on_sqlite, without_foreign_keys
-from maniflex.migrations.take_over import find_file_of_tables
-from maniflex.migrations.target import MigrationError, MigrationTarget
-from maniflex.model.history_row import is_history
+from maniflex.schema.target import MigrationError, MigrationTarget, scratch_database
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.tables import quote
 
 
 @dataclass(slots=True)
@@ -178,7 +185,7 @@ class Migrator:
         async with transaction(adapter) as tx:
             if (await read_heads(tx) or ()) != job.heads:
                 return False  # another process was first
-            await make_tables(tx)
+            await make_version_tables(tx)
             for number, operation in enumerate(job.operations, 1):
                 async with step_errors(job, number):
                     self.listener.on_step(describe_operation(operation))
@@ -199,7 +206,7 @@ class Migrator:
     async def _make_history_schema(self, tx: Tx) -> None:
         """Make the table in which starts and migrations note how histories are written."""
         if any(is_history(model.meta) for model in self.target.models):
-            await make_history_schema(tx)
+            await make_layout_table(tx)
 
     async def _act(self, tx: Tx, action: Any) -> None:
         match action:
@@ -242,7 +249,7 @@ class Migrator:
     async def _steps_done(self, job: FileJob) -> int:
         """How many operations of the file were committed by an `up` that was interrupted."""
         async with transaction(self.target.adapter) as tx:
-            await make_tables(tx)
+            await make_version_tables(tx)
             entry = (await read_log(tx)).get(job.file.revision)
         progress = entry.progress if entry is not None else None
         if not progress or progress.get("back") is not job.back:
@@ -277,7 +284,7 @@ async def _up_to(target: MigrationTarget, revision: str) -> int:
 async def stamp(target: MigrationTarget, revision: str) -> None:
     """Note that the database is at a revision, without applying anything."""
     async with transaction(target.adapter) as tx:
-        await make_tables(tx)
+        await make_version_tables(tx)
         heads = await read_heads(tx) or ()
         for step in target.files.steps_to_stamp(heads, revision):
             for statement in version_statements(step, frozenset(heads), tx.dialect):
@@ -313,45 +320,6 @@ def pending_steps(
     return target.files.steps_up(heads, "heads")
 
 
-# Bring pieces that are derived from the rows up to date: order keys of decimals and full text search.
-
-
-async def refresh_derived(tx: Tx, models: Sequence[ModelSql]) -> None:
-    """Refresh the pieces of all models whose tables are as far as the models are."""
-    for model in await ready_models(tx, models):
-        await migrate_decimals(tx, model)
-        await migrate_search(tx, model)
-
-
-async def ready_models(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
-    """The models all of whose columns are there."""
-    ready = []
-    for model in models:
-        if not model.readonly:
-            columns = await read_columns(run, model)
-            if columns and all(field.column in columns for field in model.meta.fields):
-                ready.append(model)
-    return ready
-
-
-# Search on a large table of PostgreSQL: its column rewrites the table, and nobody can use it meanwhile.
-
-
-LARGE = 10_000  # rows: fewer are rewritten in a moment
-
-
-async def large_rewrites(run: Executor, models: Sequence[ModelSql]) -> list[ModelSql]:
-    """The models whose tables would be rewritten for search, and are large."""
-    if by_dialect(run.dialect, sqlite=True, postgres=False):
-        return []
-    return [model for model in models if await adds_search_column(run, model) and await _is_large(run, model)]
-
-
-async def _is_large(run: Executor, model: ModelSql) -> bool:
-    table = quote(model.table.name, model.dialect)
-    return await run.fetch_one(Sql(f"SELECT 1 FROM {table} OFFSET {LARGE} LIMIT 1")) is not None
-
-
 def describe_rewrites(target: MigrationTarget, models: Sequence[ModelSql]) -> str:
     """What would happen, and what to type in a quiet hour."""
     tables = ", ".join(model.table.name for model in models)
@@ -359,4 +327,103 @@ def describe_rewrites(target: MigrationTarget, models: Sequence[ModelSql]) -> st
     return (
         f"searching adds a column to {tables}, of more than {LARGE:,} rows: PostgreSQL writes the table anew"
         f" and lets nobody read or write it meanwhile. In a quiet hour: {command}"
+    )
+
+
+# The first `up` on a database whose tables the start has made: find the file that it is at already.
+#
+# Files make all tables, so they cannot be applied to tables that are there. The files are applied to an empty
+# database beside this one instead; the first of them behind which the two are alike is where it stands, and
+# `up` goes on from there. Files that also change rows are never passed over like this.
+
+
+_SCHEMA_STATEMENT = re.compile(r"\s*(CREATE|ALTER|DROP|COMMENT)\b", re.IGNORECASE)
+_MOST_SHOWN = 3
+Up = Callable[[MigrationTarget, str], Awaitable[object]]  # applies the files up to a revision
+
+
+async def tables_of_the_start(target: MigrationTarget) -> list[str]:
+    """The tables of the models in a database that is at no revision, while there are files that make them."""
+    run = reading(target.adapter)
+    if not target.files.exist or await read_heads(run) is not None:
+        return []
+    names = await read_object_names(run)
+    return [m.table.name for m in target.models if not m.readonly and m.table.name in names]
+
+
+async def find_file_of_tables(target: MigrationTarget, up: Up) -> MigrationFile | None:
+    """The file that made such tables, had the files made them; None where there are no such tables.
+
+    Tables that no file leaves like this are refused, with how they differ from those of the last file.
+    """
+    tables = await tables_of_the_start(target)
+    if not tables:
+        return None
+    facts = await read_facts(target.adapter)
+    differences: list[str] = []
+    try:
+        async with scratch_database(target.adapter, "take_over") as scratch:
+            beside = replace(target, adapter=scratch, records=None)
+            for file in target.files.all():
+                if _row_steps(file, target):
+                    reason = f"{file.title} also changes rows, which the start has not done"
+                    raise _refuse(target, tables, reason)
+                await up(beside, file.revision)
+                differences = await _differences(beside, facts)
+                if not differences and len(await read_heads(scratch) or ()) == 1:
+                    return file
+    except MigrationError:
+        raise
+    except ManiflexError as error:  # such as a role that may make no schema
+        raise _refuse(target, tables, f"whether the files make them alike is not known: {error}") from error
+    raise _refuse(target, tables, f"the files make them otherwise: {'; '.join(differences[:_MOST_SHOWN])}")
+
+
+async def _differences(beside: MigrationTarget, facts: dict[str, str]) -> list[str]:
+    """How these facts of a database differ from a scratch database; tables of others are left alone."""
+    scratch_facts = await read_facts(beside.adapter)
+    own = {*scratch_facts.values(), *(model.table.name for model in beside.models)}
+    database_facts = {fact for fact, table in facts.items() if table in own}
+    return [
+        *(f"{fact} is missing" for fact in sorted(scratch_facts.keys() - database_facts)),
+        *(f"{fact} is in no file" for fact in sorted(database_facts - scratch_facts.keys())),
+    ]
+
+
+def _row_steps(file: MigrationFile, target: MigrationTarget) -> list[MigrateOperation]:
+    """The operations of a file that look at rows or change them."""
+    engine_texts = {_one_line(statement.text) for statement in target.statements(target.dialect)}
+    return [
+        operation
+        for operation in file.operations(target.dialect)
+        if isinstance(operation, Backfill | RunCode | RequireValues | ops.BulkInsertOp)
+        or not all(
+            _one_line(text) in engine_texts or _SCHEMA_STATEMENT.match(text)
+            for text in _own_statements(operation, target)
+        )
+    ]
+
+
+def _own_statements(operation: MigrateOperation, target: MigrationTarget) -> list[str]:
+    """The SQL that a file has written out."""
+    if isinstance(operation, ops.ExecuteSQLOp):
+        return [str(operation.sqltext)]
+    if isinstance(operation, StatementByDatabase):
+        text = by_dialect(target.dialect, sqlite=operation.sqlite, postgres=operation.postgresql)
+        return [] if text is None else [text]
+    return []
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).removesuffix(";")
+
+
+def _refuse(target: MigrationTarget, tables: list[str], reason: str) -> MigrationError:
+    command = target.command
+    return MigrationError(
+        f"{target.adapter.label} is at no revision and has the tables {', '.join(tables[:_MOST_SHOWN])}"
+        f" already: the start has made them, and {reason}. If the models are ahead of the files, write the"
+        f" file that is missing with {command('up @')} and {command('make @')} on an empty database, then"
+        f" come back here with {command('up @')}. If the tables are right as they are, note that with"
+        f" {command('stamp @ head')}"
     )

@@ -27,7 +27,7 @@ from alembic.op import f as f
 from alembic.op import invoke
 from alembic.op import rename_table as rename_table
 
-from maniflex.migrations.operations import (
+from maniflex.schema.operations import (
     Backfill,
     FieldFactory,
     IndexByDatabase,

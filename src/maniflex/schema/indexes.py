@@ -1,11 +1,10 @@
-"""The indexes of a table beside those its model declares, and the promises of uniqueness they stand for."""
+"""The promises of uniqueness that indexes stand for, compared with those that models declare."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,107 +12,14 @@ from sqlalchemy.schema import CreateIndex
 
 from maniflex.db.port import Executor
 from maniflex.errors import DeclarationError
-from maniflex.sql.decimal_order import decimal_column, order_column
+from maniflex.schema.read import ExistingIndex, ddl, read_indexes
+from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect, table_rules
 
 log = logging.getLogger("maniflex.migrate")
-
 _EXAMPLES = 3  # of rows that are not told apart, in a message
-
-
-def ddl(element: Any, model: ModelSql) -> str:
-    """A statement of SQLAlchemy as text for the database of the model."""
-    return str(element.compile(dialect=sa_dialect(model.dialect))).strip()
-
-
-@dataclass(frozen=True, slots=True)
-class ExistingIndex:
-    columns: tuple[str, ...]
-    unique: bool
-    predicate: str  # "" when it covers every row
-    valid: bool = field(default=True, compare=False)  # False: PostgreSQL was interrupted while building it
-    condition: str = field(default="", compare=False)  # the predicate as the database writes it
-
-    def __str__(self) -> str:
-        kind = "unique" if self.unique else "not unique"
-        condition = f" where {self.predicate}" if self.predicate else ""
-        return f"{kind} on {', '.join(self.columns)}{condition}"
-
-    @property
-    def promise(self) -> tuple[bool, frozenset[str], str]:
-        """What it means for the rows, which the order of its columns does not change."""
-        return self.unique, frozenset(self.columns), self.predicate
-
-    def with_columns(self, columns: Mapping[str, str]) -> ExistingIndex:
-        """The same when its table has new names (old → new) of columns."""
-        order_keys = {order_column(old): order_column(new) for old, new in columns.items()}
-
-        def rename(text: str) -> str:
-            return re.sub(r"\w+", lambda word: columns.get(word[0], word[0]), text)
-
-        return replace(
-            self,
-            columns=tuple(order_keys.get(column, columns.get(column, column)) for column in self.columns),
-            predicate=rename(self.predicate),
-            condition=rename(self.condition),
-        )
-
-
-_SQLITE_INDEXES = """
-SELECT l.name, l."unique", i.name, m.sql, 1
-  FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i
-  LEFT JOIN sqlite_master m ON m.type = 'index' AND m.name = l.name
- ORDER BY l.name, i.seqno
-"""
-_POSTGRES_INDEXES = """
-SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpred, i.indrelid),
-       i.indisvalid
-  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-  CROSS JOIN LATERAL unnest(i.indkey[0 : i.indnkeyatts - 1]) WITH ORDINALITY k (attnum, place)
-  LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum <> 0
- WHERE i.indrelid = to_regclass($1) ORDER BY c.relname, k.place
-"""
-
-
-async def read_indexes(run: Executor, model: ModelSql, table: str | None = None) -> dict[str, ExistingIndex]:
-    """The indexes of the model's table, or of its old `table`, by name."""
-    name = table or model.table.name
-    rows = await run.fetch(
-        by_dialect(
-            model.dialect,
-            sqlite=Sql(_SQLITE_INDEXES, (name,)),
-            postgres=Sql(_POSTGRES_INDEXES, (quote(name, model.dialect),)),
-        )
-    )
-    columns: dict[str, list[str]] = {}
-    for name, _, column, *_ in rows:
-        columns.setdefault(name, []).append(column or "an expression")
-    return {
-        row[0]: ExistingIndex(
-            tuple(columns[row[0]]),
-            bool(row[1]),
-            _predicate(condition),
-            bool(row[4]),
-            condition,
-        )
-        for row in rows
-        for condition in [_condition(row[3], model.dialect)]
-    }
-
-
-def _condition(text: str | None, dialect: Dialect) -> str:
-    """The condition of a partial index, as the database writes it."""
-    if text and by_dialect(dialect, sqlite=True, postgres=False):  # it is the whole statement
-        _, *condition = re.split(r"\sWHERE\s", text, maxsplit=1, flags=re.IGNORECASE)
-        text = " ".join(condition)
-    return text or ""
-
-
-def _predicate(condition: str) -> str:
-    """The condition of a partial index, bare of what each database puts around it."""
-    return " ".join(re.sub(r'[()"`\[\]]', "", condition).lower().split())
 
 
 def _predicates(model: ModelSql) -> tuple[str, ...]:

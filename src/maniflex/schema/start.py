@@ -6,19 +6,14 @@ import logging
 from collections.abc import Sequence
 
 from maniflex.db.current import reading, transaction
-from maniflex.db.schema_differences import Difference, What
 from maniflex.errors import DeclarationError
-from maniflex.migrations.apply import (
-    Migrator,
-    describe_rewrites,
-    large_rewrites,
-    ready_models,
-    refresh_derived,
-)
-from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.job import MigrationListener
-from maniflex.migrations.report import MigrationStatus, advise_next_file, read_status
-from maniflex.migrations.target import MigrationTarget
+from maniflex.schema.apply import Migrator, describe_rewrites
+from maniflex.schema.check import MigrationStatus, advise_next_file, read_status
+from maniflex.schema.derived import large_rewrites, ready_models, refresh_derived
+from maniflex.schema.differences import Difference, What
+from maniflex.schema.files import MigrationFile
+from maniflex.schema.steps import MigrationListener
+from maniflex.schema.target import MigrationTarget
 from maniflex.sql.statement import by_dialect
 
 log = logging.getLogger("maniflex.migrate")

@@ -1,16 +1,111 @@
-"""Checks that stored rows must pass before a migration goes on."""
+"""What operations come to on both databases alike, and the checks that stored rows must pass before."""
 
 from __future__ import annotations
 
-from typing import Any
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from alembic.operations import ops
+from alembic.operations import Operations, ops
+from alembic.operations.ops import MigrateOperation
+from alembic.runtime.migration import HeadMaintainer, MigrationContext, RevisionStep, StampStep
 
-from maniflex.migrations.operations import RequireValues, StoredRowsCheck
-from maniflex.migrations.types import ByDatabase
-from maniflex.sql.decimal_order import decimal_column
-from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.schema.operations import (
+    Action,
+    Backfill,
+    BackfillAction,
+    CodeAction,
+    RequireValues,
+    RunCode,
+    StatementAction,
+    StoredRowsCheck,
+)
+from maniflex.schema.target import MigrationError
+from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.tables import quote, sa_dialect
+
+if TYPE_CHECKING:
+    pass
+from maniflex.schema.types import ByDatabase
+from maniflex.sql.decimal_order import decimal_column
+from maniflex.sql.statement import by_dialect
+
+# Call the functions of a migration file to learn their operations, and write Alembic's as SQL.
+
+
+_END = ";\x00"  # between two statements; no statement holds it
+
+
+def offline_context(dialect: Dialect, output: io.StringIO) -> MigrationContext:
+    context = MigrationContext.configure(
+        dialect=sa_dialect(dialect),
+        opts={"as_sql": True, "literal_binds": True, "output_buffer": output, "transactional_ddl": False},
+    )
+    context.impl.command_terminator = _END
+    return context
+
+
+def statements_of(operation: MigrateOperation, dialect: Dialect) -> list[str]:
+    """One of Alembic's operations as SQL."""
+    output = io.StringIO()
+    try:
+        Operations(offline_context(dialect, output)).invoke(operation)
+    except NotImplementedError as error:
+        raise MigrationError(
+            f"SQLite cannot do {describe_operation(operation)} in place; use op.rebuild_table"
+        ) from error
+    return _split(output)
+
+
+def version_statements(step: RevisionStep | StampStep, heads: frozenset[str], dialect: Dialect) -> list[str]:
+    """The statements that note a step of the chain in `alembic_version`."""
+    output = io.StringIO()
+    HeadMaintainer(offline_context(dialect, output), heads).update_to_step(step)
+    return _split(output)
+
+
+def _split(output: io.StringIO) -> list[str]:
+    return [text.strip() for text in output.getvalue().split(_END) if text.strip()]
+
+
+def describe_operation(operation: MigrateOperation) -> str:
+    """An operation in a few words."""
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in type(operation).__name__)
+    name = words.removesuffix(" op").strip()
+    table = getattr(operation, "table_name", None) or getattr(operation, "table", None)
+    column = getattr(operation, "column_name", None) or getattr(operation, "column", None)
+    detail = getattr(operation, "index_name", None) or getattr(column, "name", column)
+    place = f"{table}.{detail}" if table and detail else table or detail
+    if place is None and name.startswith("execute"):
+        place = " ".join(str(getattr(operation, "sqltext", "")).split())[:60]
+    return f"{name.replace('_', ' ')} {place}" if place else name
+
+
+# What operations come to that both databases carry out alike.
+
+
+def plan_alike(operation: ops.MigrateOperation, dialect: Dialect) -> list[Action]:
+    """The actions of an operation that needs nothing but its words, or the SQL that Alembic writes for it."""
+    match operation:
+        case RequireValues():
+            return [value_check(operation, dialect)]
+        case Backfill():
+            return [BackfillAction(operation)]
+        case RunCode():
+            return [CodeAction(operation)]
+        case ops.ExecuteSQLOp() if isinstance(operation.sqltext, str):
+            return [StatementAction(operation.sqltext)]
+        case _:
+            return statement_actions(statements_of(operation, dialect))
+
+
+def statement_actions(texts: Iterable[str]) -> list[Action]:
+    """One action for each statement."""
+    return [StatementAction(text) for text in texts]
+
+
+# Checks that stored rows must pass.
+
 
 _MOST_GROUPS = 5  # of equal rows, in a message
 

@@ -17,19 +17,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from maniflex.db import decimal_schema, search_schema
-from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns, type_ddl
-from maniflex.db.indexes import advised_name, advised_table, warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
-from maniflex.db.search_schema import search_difference
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.schema.derived import order_key_triggers, search_difference, search_triggers
+from maniflex.schema.indexes import advised_name, advised_table, warn_of_missing_promises
+from maniflex.schema.read import Column, Columns, has_type, is_derived, read_columns, type_ddl
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, is_order_column, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import quote
+from maniflex.sql.tables import COLUMN_TYPES, quote
 
 log = logging.getLogger("maniflex.migrate")
 Warn: TypeAlias = Callable[..., None]  # with a text and its values, as a logger takes them
@@ -481,7 +480,7 @@ async def _derived_on_postgres(run: Executor, model: ModelSql, column: str) -> l
 
 async def _derived_on_sqlite(run: Executor, model: ModelSql, column: str) -> list[str]:
     table, key, name = model.table.name, order_column(column), quote(column, model.dialect)
-    ours = {*decimal_schema.trigger_names(model), *search_schema.trigger_names(model)}
+    ours = {*order_key_triggers(model), *search_triggers(model)}
     triggers = [t for t, sql in await run.fetch(Sql(_TRIGGERS, (table,))) if t in ours and name in sql]
     indexes = [
         index

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex.db.current import reading
 from maniflex.db.port import Adapter
-from maniflex.db.schema_differences import Difference, find_differences
 from maniflex.db.short_locks import LockLimits
 from maniflex.errors import DeclarationError
+from maniflex.schema.differences import Difference, find_differences
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
-    from maniflex.migrations.files import MigrationFiles
+    from maniflex.schema.files import MigrationFiles
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from maniflex.sql.statement import by_dialect
 
 LOCK_LIMITS = LockLimits(timedelta(milliseconds=500), tries=30)
 
@@ -57,3 +64,39 @@ class MigrationError(DeclarationError):
 
 class Irreversible(MigrationError):
     """Raised by the `downgrade` of a file that cannot go back."""
+
+
+# An empty database beside that of an application, to apply its files to.
+
+
+@asynccontextmanager
+async def scratch_database(adapter: Adapter, name: str) -> AsyncIterator[Adapter]:
+    """An empty database beside this one, which is gone afterwards."""
+    make = by_dialect(adapter.dialect, sqlite=_scratch_file, postgres=_scratch_schema)
+    async with make(adapter, name) as scratch:
+        yield scratch
+
+
+@asynccontextmanager
+async def _scratch_file(adapter: Adapter, name: str) -> AsyncIterator[Adapter]:
+    from maniflex.db.sqlite.adapter import SqliteAdapter
+
+    with tempfile.TemporaryDirectory(prefix="maniflex-") as directory:
+        scratch = SqliteAdapter(str(Path(directory) / f"{name}.db"), durable=False)
+        await scratch.open()
+        try:
+            yield scratch
+        finally:
+            await scratch.close()
+
+
+@asynccontextmanager
+async def _scratch_schema(adapter: Adapter, name: str) -> AsyncIterator[Adapter]:
+    schema = f"maniflex_{name}_{os.getpid()}"
+    scratch = adapter.sibling(schema=schema)  # type: ignore[call-arg]  # of the adapter of PostgreSQL
+    await scratch.open()
+    try:
+        yield scratch
+    finally:
+        await scratch.close()
+        await adapter.execute(Sql(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))

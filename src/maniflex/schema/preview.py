@@ -9,13 +9,11 @@ from typing import Any
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 
-from maniflex.db.columns import VERSION_TABLES, read_heads
 from maniflex.db.current import reading, transaction
 from maniflex.db.port import Tx
-from maniflex.migrations.apply import Migrator
-from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.job import describe_operation, version_statements
-from maniflex.migrations.operations import (
+from maniflex.schema.apply import Migrator, tables_of_the_start
+from maniflex.schema.files import MigrationFile
+from maniflex.schema.operations import (
     Action,
     BackfillAction,
     CodeAction,
@@ -25,10 +23,11 @@ from maniflex.migrations.operations import (
     StatementByDatabase,
     StoredRowsCheck,
 )
-from maniflex.migrations.postgres_plan import plan_on_postgres
-from maniflex.migrations.sqlite_plan import plan_on_sqlite
-from maniflex.migrations.take_over import tables_of_the_start
-from maniflex.migrations.target import MigrationTarget
+from maniflex.schema.plan import describe_operation, version_statements
+from maniflex.schema.plan_postgres import plan_on_postgres
+from maniflex.schema.plan_sqlite import plan_on_sqlite
+from maniflex.schema.read import VERSION_TABLES, read_heads
+from maniflex.schema.target import MigrationTarget
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 

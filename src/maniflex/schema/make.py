@@ -11,15 +11,14 @@ from pathlib import Path
 from alembic.operations import ops
 from alembic.util import rev_id
 
-from maniflex.db.columns import has_type, read_heads
 from maniflex.db.current import reading
-from maniflex.db.schema_differences import Difference, What, engine_objects, read_object_names
-from maniflex.migrations.apply import pending_steps, stamp
-from maniflex.migrations.changes import Changes, FileChange, enums_of
-from maniflex.migrations.files import MigrationFile, missing_file, several_ends
-from maniflex.migrations.report import has_model_tables
-from maniflex.migrations.source import call_source, literal_source, table_sources
-from maniflex.migrations.target import MigrationError, MigrationTarget
+from maniflex.schema.apply import pending_steps, stamp
+from maniflex.schema.check import has_model_tables
+from maniflex.schema.differences import Difference, What, engine_objects
+from maniflex.schema.files import MigrationFile, missing_file, several_ends
+from maniflex.schema.read import has_type, read_heads, read_object_names
+from maniflex.schema.source import Changes, FileChange, call_source, enums_of, literal_source, table_sources
+from maniflex.schema.target import MigrationError, MigrationTarget
 from maniflex.sql.statement import Dialect
 
 _HEAD = '''"""{title}

@@ -15,17 +15,9 @@ import sqlalchemy as sa
 from alembic.operations import ops
 from sqlalchemy.schema import DefaultClause
 
-from maniflex.db.columns import COLUMN_TYPES
 from maniflex.db.port import Executor
-from maniflex.db.renames import (
-    column_statements,
-    index_statements,
-    search_column_statements,
-    table_statements,
-)
-from maniflex.migrations.checks import duplicate_check, null_check, using_text
-from maniflex.migrations.job import plan_alike, statement_actions, statements_of
-from maniflex.migrations.operations import (
+from maniflex.model.meta import Kind
+from maniflex.schema.operations import (
     Action,
     Commit,
     IndexBuild,
@@ -36,11 +28,24 @@ from maniflex.migrations.operations import (
     StatementAction,
     StatementByDatabase,
 )
-from maniflex.migrations.target import MigrationError
-from maniflex.migrations.types import ColumnType
-from maniflex.model.meta import Kind
+from maniflex.schema.plan import (
+    duplicate_check,
+    null_check,
+    plan_alike,
+    statement_actions,
+    statements_of,
+    using_text,
+)
+from maniflex.schema.renames import (
+    column_statements,
+    index_statements,
+    search_column_statements,
+    table_statements,
+)
+from maniflex.schema.target import MigrationError
+from maniflex.schema.types import ColumnType
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import index_name, quote, sa_dialect
+from maniflex.sql.tables import COLUMN_TYPES, index_name, quote, sa_dialect
 
 POSTGRES = Dialect.POSTGRES
 _INDEX = re.compile(

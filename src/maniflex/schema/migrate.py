@@ -18,21 +18,20 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from maniflex.db.columns import COLUMN_TYPES, Columns, read_columns, type_ddl
-from maniflex.db.decimal_schema import migrate_decimals
-from maniflex.db.drift import find_old_tables, keeping_advice, old_names, refuse_drift
-from maniflex.db.history_schema import note_change
-from maniflex.db.indexes import compare_index, ddl, duplicates, read_indexes, refuse_old_promises
 from maniflex.db.port import Adapter, Tx
-from maniflex.db.renames import rename_as_declared
-from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.schema.derived import migrate_decimals, migrate_search
+from maniflex.schema.drift import find_old_tables, keeping_advice, old_names, refuse_drift
+from maniflex.schema.history import note_change
+from maniflex.schema.indexes import compare_index, duplicates, refuse_old_promises
+from maniflex.schema.read import Columns, ddl, read_columns, read_indexes, type_ddl
+from maniflex.schema.renames import rename_as_declared
 from maniflex.sql.codec import literal
 from maniflex.sql.history_layouts import form_of
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.tables import ALWAYS_EQUAL, quote
+from maniflex.sql.tables import ALWAYS_EQUAL, COLUMN_TYPES, quote
 
 log = logging.getLogger("maniflex.migrate")
 
