@@ -1,4 +1,4 @@
-"""The address of a list → what the API is api_pairs: `?f_status=draft&f_price~gte=10&sort=title:desc&q=…`."""
+"""The address of a list in the panel → the query of the API: `?f_status=draft&sort=title:desc&q=…`."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def is_function(value: object, *counts: int) -> bool:
 def as_timedelta(duration: Any) -> timedelta:
     """Seconds or a `timedelta` as a `timedelta`.
 
-    What is neither, is no number or lasts longer than a century reads as a negative duration, so that the
-    entry refuses it together with all other negative ones.
+    Any other value, and a duration of more than a century, reads as a negative one: the entry refuses all
+    negative durations in one place.
     """
     if isinstance(duration, timedelta):
         return duration if duration <= CENTURY else NO_DURATION

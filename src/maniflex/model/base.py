@@ -151,7 +151,7 @@ class Model(_Base, metaclass=ModelType):
                     yield name, value
 
         def __getattr__(self, name):
-            """Comes only for what is missing: a record of an update has the fields that were sent alone."""
+            """Called for missing attributes: a record of an update has only the fields that were sent."""
             cls = type(self)
             if name in cls.__pydantic_fields__:
                 raise AttributeError(
@@ -266,7 +266,7 @@ class RefuseLoss:
         return self._take_out(output, context)
 
     def write_alone(self, record: Any, info: Any) -> Any:
-        """The same where the model has a serializer of its own that says all of what is written."""
+        """Serialize a record whose model has a serializer of its own that decides the whole output."""
         output = self._serialize(record, info) if self._takes_info else self._serialize(record)
         return self._take_out(output, info.context)
 

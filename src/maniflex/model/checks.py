@@ -429,7 +429,7 @@ def rename_problems(fields: Sequence[FieldMeta]) -> Iterator[tuple[str, str]]:
 
 
 def _circles(owners: dict[str, FieldMeta]) -> Iterator[tuple[str, str]]:
-    """A circle looks alike before and after, so nobody could tell whether its columns are renamed yet."""
+    """Renames in a circle leave a table that looks alike before and after; no start can tell which it is."""
     visited_columns: set[str] = set()
     for start in owners:
         path: list[FieldMeta] = []

@@ -75,7 +75,7 @@ class Validator:
             raise self._refusal(details(self._creating.errors(values, error), self._model)) from None
 
     def create_without(self, names: Collection[str]) -> Callable[[Mapping[str, Any]], Model]:
-        """As `create`, for bodies that may lack these attributes; what is not there is None in the record."""
+        """The record of a create body that may lack these attributes; a missing one is None in the record."""
         creating = BoundedValidator(with_optional(self._model.__pydantic_core_schema__, names))
 
         def create(body: Mapping[str, Any]) -> Model:

@@ -191,7 +191,7 @@ async def send_answer(
 
 
 def change_headers(send: Send, change: Callable[[list[Header]], list[Header]]) -> Send:
-    """The same, with the headers of the answer changed on their way."""
+    """An ASGI `send` that changes the headers of the answer on their way."""
 
     async def send_changed(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

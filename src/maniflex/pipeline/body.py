@@ -128,7 +128,7 @@ async def keep_body(ctx: Context) -> bytes:
 
 
 def check_type_of_kept(ctx: Context) -> None:
-    """Refuse a body that code has read before anybody looked at its type, and that is no JSON."""
+    """Refuse a body that is no JSON, where code has read it before its content type was checked."""
     ctx.is_type_unchecked = False
     _check_headers(ctx, None, len(ctx.raw_body or b"") or 1)
 

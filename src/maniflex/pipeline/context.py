@@ -743,7 +743,7 @@ class ClientRequest(Request):
 
 
 def later_receive(ctx: Exchange) -> Receive:
-    """`ctx.receive` as it will be: the watch for a client that leaves puts another in its place."""
+    """A call of the `ctx.receive` of that moment: the watch for clients that leave replaces it."""
     now, later = ctx.receive, ref(ctx)
 
     async def receive() -> Any:

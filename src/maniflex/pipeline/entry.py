@@ -129,7 +129,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """What entries share that only their number tells apart, in every process of an application."""
+        """The name that entries of one kind share; each has a number besides, the same in every process."""
         return self.name
 
     @property
@@ -186,7 +186,7 @@ class Entry:
         return None
 
     def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
-        """The same for one HTTP method, where that makes a difference."""
+        """What the API description says because of the entry of one HTTP method of a route."""
         return self.docs(model, operation)
 
     def knows_secret(self, text: str) -> bool:

@@ -71,7 +71,7 @@ def write_access_line(logger: logging.Logger, seen: Observation) -> None:
 
 
 def _write_quickly(handler: LineHandler, logger: logging.Logger, level: int, seen: Observation) -> None:
-    """The same line without a record of logging, which costs more than all the rest of an access log."""
+    """Write the access line without a `LogRecord`, which costs more than all the rest of an access log."""
     if handler.as_json:
         handler.write_json(level, logger.name, _line(seen), _fields(seen))
     else:
@@ -135,7 +135,7 @@ class RouteNumbers:
 class RequestNumbers:
     """Counts the requests of one process.
 
-    A request leaves its duration in a list; they are counted when somebody asks, or when there are many.
+    A request leaves its duration in a list, which is counted when the numbers are read or it is long.
     """
 
     def __init__(self) -> None:
@@ -172,14 +172,14 @@ class RequestNumbers:
             self.count_error(seen.code)
 
     def add_durations(self, endpoint: object, method: str, route: str, status: int) -> list[float]:
-        """Where the durations of such requests go."""
+        """The list in which requests of this route, method and status leave their durations."""
         labels = method_label(method), route
         key = (labels if endpoint is None else endpoint), status
         self._labels[key] = labels
         return self.durations.setdefault(key, [])
 
     def fold(self) -> None:
-        """Count what was left here."""
+        """Count the durations that requests have left."""
         for key, durations in self.durations.items():
             if not durations:
                 continue

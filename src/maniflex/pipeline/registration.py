@@ -320,7 +320,7 @@ def _problems(
 def _find_unserved(
     r: Registration, models: Mapping[str, ModelMeta], served: Collection[Served]
 ) -> Iterator[str]:
-    """The requests that a registration waits for and nobody can send, for each model that it names.
+    """The requests that a registration waits for and that no route serves, for each model that it names.
 
     One for everything may wait for models to come; `unused_models` of `entry.py` asks of entries with models.
     """
@@ -334,13 +334,13 @@ def _find_unserved(
 
 
 def nothing_serves(operations: frozenset[Operation] | None, model: str) -> str:
-    """The problem of middleware for requests that nobody can send."""
+    """The problem of middleware for requests that no route serves."""
     requests = " or ".join(sorted(operations)) + " requests" if operations else "requests"
     return f"nothing serves {requests}{f' to {model}' if model else ''}, so it would not run"
 
 
 def takes(fn: Any, arguments: int) -> bool:
-    """Whether it can be called with so many positional arguments, as far as one can tell."""
+    """Whether a callable takes so many positional arguments; yes where its signature cannot be read."""
     if not callable(fn):
         return False
     try:

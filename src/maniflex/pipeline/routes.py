@@ -306,7 +306,7 @@ class RouteDocs:
     hidden: bool = False  # not part of the API: pages, scripts and styles
 
     def of_head(self) -> RouteDocs:
-        """The same of HEAD on the path."""
+        """The texts of a HEAD route, made of those of its GET."""
         return replace(self, name=f"head_{self.name}", summary=f"Headers of: {self.summary.lower()}")
 
 

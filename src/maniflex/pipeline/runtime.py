@@ -273,5 +273,5 @@ class FileRoutes(Protocol):
         ...
 
     async def clean_up(self, ctx: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Middleware around the whole request: what is stored of a request that fails does not stay."""
+        """Middleware around the whole request: files that a failed request stored are given up."""
         ...

@@ -51,7 +51,7 @@ async def search(
 ) -> list[SearchHit]:
     """The best hits among these models, or among all that are declared `global_searchable`.
 
-    A model of which no searched field is left is left out, with what is `hidden` from the caller.
+    Fields that are `hidden` from the caller are not searched; a model without any other field is left out.
     """
     if len(text) > runtime.config.limits.search_length:
         raise InvalidQuery(f"q: at most {runtime.config.limits.search_length} characters")

@@ -67,7 +67,7 @@ class WatchedRequest:
         self._listening = asyncio.get_running_loop().create_task(self._listen(is_read))
 
     def stop_listening(self) -> None:
-        """It is answered."""
+        """Stop waiting for the client to leave: the request is answered."""
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None  # the task has it too; a circle would wait for the garbage collector
@@ -119,7 +119,7 @@ class RequestWatch:
             await asyncio.wait(cancelled, timeout=seconds)
 
     def begin(self) -> None:
-        """Start to look; there is a request."""
+        """A request has begun: see to it that the timer runs."""
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
         self._look_after(min(self._every, self._timeout or self._every))

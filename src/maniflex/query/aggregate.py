@@ -269,7 +269,7 @@ def entry_for(text: str) -> dict[str, str] | None:
 
 
 def _entry_of(fn: Fn, name: str = "") -> dict[str, str]:
-    """An entry of `select`; the field that it needs and nobody named is a place to fill in."""
+    """An entry of `select` for a hint; where a function needs a field, a place for its name is shown."""
     if not name and fn is Fn.COUNT:
         return _COUNT
     return {"op": fn.value, "field": name or "<field>"}

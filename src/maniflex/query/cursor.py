@@ -58,7 +58,7 @@ def read(text: str, query: Query, *, paged: bool, hiding: Hiding = NOTHING) -> C
 
 
 def require_same_scope(query: Query) -> None:
-    """Refuse a token that was made inside another scope: what is bound is known only after it was read."""
+    """Refuse a token of another scope; the scope of a request is known only after its token is read."""
     at = query.cursor
     if at is not None and at.after is not None and at.scope != _scope(query):
         raise InvalidQuery(_STALE)

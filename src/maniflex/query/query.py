@@ -88,7 +88,7 @@ class Forced:
         return field_along(model, self.name, self.models) is not None
 
     def limited_to(self, model: ModelMeta) -> Iterator[Forced]:
-        """The same condition, for the rows of one model unless it names another.
+        """This condition for the rows of one model alone, unless it names another model itself.
 
         If that model lacks the field, the condition stays with the related models that have it.
         """
@@ -445,7 +445,7 @@ class ClientQuery:
 
 
 class Hiding(Protocol):
-    """What is hidden from one caller."""
+    """The fields that are hidden from one caller."""
 
     def hides(self, field: FieldMeta) -> bool:
         """Whether the caller may not see the values of the field."""
@@ -596,9 +596,9 @@ def is_for_reading(condition: Forced | Narrowed) -> bool:
 
 
 class SearchText(str):
-    """A text that is looked for in all searchable fields but these.
+    """The text of a search, with the searchable fields that the search leaves out.
 
-    A kind of `str`, so that what is left out goes along wherever the text goes.
+    A kind of `str`, so that these fields go along wherever the text goes.
     """
 
     __slots__ = ("without",)
@@ -620,7 +620,7 @@ def left_out(text: str | None) -> tuple[FieldMeta, ...]:
 
 
 def search_shape(text: str | None) -> tuple[str, ...] | None:
-    """What of a search decides the text of its statement."""
+    """The part of a search that decides the text of its statement: the fields that it leaves out."""
     return None if text is None else tuple([f.name for f in left_out(text)])
 
 
@@ -633,7 +633,7 @@ Matcher = Callable[[Any, Any], bool]
 
 
 def holds(op: Op, value: Any, wanted: Any) -> bool:
-    """Whether a value satisfies a condition; what cannot be told here does not."""
+    """Whether a value satisfies a condition; False where only the database can tell."""
     if value is None:
         return op is Op.IS_NULL
     return MATCHERS[op](value, wanted)

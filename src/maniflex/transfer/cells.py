@@ -251,7 +251,7 @@ def plain_name(text: str) -> str:
 def make_map(
     names: Mapping[str, str], fields: Sequence[FieldMeta], keys: Sequence[FieldMeta], upsert: str
 ) -> ColumnMap:
-    """The map that was fields_by_column; `WrongMapping` in one sentence when there can be none."""
+    """The map from columns to fields; `WrongMapping` names the mistake of one that cannot be used."""
     by_api = {field.api: field for field in (*fields, *keys)}
     fields_by_column: dict[str, FieldMeta] = {}
     for column, name in names.items():

@@ -140,7 +140,7 @@ class Authenticator(Admission, Entry):
 
     @property
     def has_verify(self) -> bool:
-        """Whether it has a `verify` of its own, or was told to ask nobody."""
+        """Whether this authenticator has a `verify` of its own, or `verify=False`."""
         return self._verify is not None
 
     async def verify_caller(self, ctx: Context, info: AuthInfo) -> AuthInfo:

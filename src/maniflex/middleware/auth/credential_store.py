@@ -162,7 +162,7 @@ class RefreshStore:
         return await self._find(digest)
 
     async def is_known(self, place: str) -> bool:
-        """Whether somebody has signed in to an account from this network, as far as rows are still there."""
+        """Whether a row that is still kept tells of a sign-in to this account from this network."""
         rows: list[RefreshToken] = await self._host.db(RefreshToken).list({"place": place}, limit=1)
         return bool(rows)
 

@@ -228,7 +228,7 @@ class KeySet:
         return clock.monotonic() - self._refetched_at >= self._refetch_interval
 
     def is_old(self, clock: Clock) -> bool:
-        """Whether the keys are older than their time, and nobody has tried to replace them just now."""
+        """Whether the keys are older than their lifetime, and no fetch was tried a moment ago."""
         now = clock.monotonic()
         is_old = self._fetched_at is not None and now - self._fetched_at >= self._ttl
         return is_old and (self._tried_at is None or now - self._tried_at >= min(self._ttl, RETRY))

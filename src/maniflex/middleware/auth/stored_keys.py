@@ -221,7 +221,7 @@ class ApiKeys:
         return self._answer(201, record, secret)
 
     def _require_maker(self, info: AuthInfo, roles: Iterable[str], scopes: Iterable[str]) -> None:
-        """403 unless the caller may give a secret with these roles and scopes to somebody."""
+        """403 unless the caller may hand out a secret with these roles and scopes."""
         if info.auth_method == KEY_METHOD and not self._made_by_keys:
             raise Forbidden("an API key makes and rotates no keys; sign in to do so")
         if set(roles) - set(info.roles) or set(scopes) - set(info.scopes):

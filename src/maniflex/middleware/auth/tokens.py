@@ -177,7 +177,7 @@ class Tokens:
     async def issue_at(
         self, place: str | None, auth_info: AuthInfo, claims: Mapping[str, Any] | None = None
     ) -> TokenPair:
-        """The same for a login from a place that the account is known at from now on."""
+        """A new pair of tokens for a login; the account is known at this network from now on."""
         if not auth_info.user_id:
             raise ValueError("an identity without a user_id gets no tokens")
         if any(" " in scope for scope in auth_info.scopes):
@@ -311,11 +311,11 @@ class Tokens:
             await revocation()
 
     async def end_all_in(self, who: AuthInfo | str, tx: Tx) -> None:
-        """Do the same in a transaction on the server's database that others have opened."""
+        """End every session and API key in this open transaction on the server's database."""
         tx.after_commit(await self._end_rows(who, tx))
 
     async def _end_rows(self, who: AuthInfo | str, tx: Tx) -> Callable[[], Awaitable[None]]:
-        """End what is kept in tables; gives what is left to do after the commit."""
+        """End the rows of refresh tokens and API keys; returns what to revoke after the commit."""
         host, store = self._require_host()
         user_id, tenant = (who, None) if isinstance(who, str) else (who.user_id, who.tenant_id)
         if not user_id:
@@ -338,7 +338,7 @@ class Tokens:
         await self.revoke(tokens)
 
     async def revoke(self, tokens: list[AccessToken]) -> None:
-        """Have access tokens refused from now on, where a revoker keeps which are."""
+        """Have these access tokens refused from now on; without a revoker they are good until they expire."""
         if self.revoker is None:
             return
         try:
@@ -349,7 +349,7 @@ class Tokens:
             raise revocation_unavailable() from error
 
     def _database(self) -> object:
-        """The database of the server that it is mounted on: revocations are that server's, whoever calls."""
+        """The database of the server on which the routes are mounted: revocations belong to that server."""
         return self._require_host()[1].adapter
 
     def _require_host(self) -> tuple[Host, RefreshStore]:

@@ -84,7 +84,7 @@ class AuditEntry(Entry):
         return {"id": new_id(), "timestamp": self._clock.now(), "service_name": self._service_name}
 
     def caller_values(self, ctx: Context) -> dict[str, Any]:
-        """The same, and who asks."""
+        """What every record has, and who asks."""
         who = ctx.caller()
         return {
             **self.common_values(),
@@ -103,7 +103,7 @@ def _sink_mistakes(sink: Any) -> Iterator[str]:
 
 
 def names_in(value: Any) -> list[Any]:
-    """The names of an argument that is one or a list of them; None stands for what is no name."""
+    """The names in an argument: one name or a list of names. None stands for an item that is no name."""
     if isinstance(value, str):
         return [value or None]
     if not isinstance(value, Iterable):

@@ -500,7 +500,7 @@ async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | N
 
 
 def keep_response(ctx: Context, response: Response, headers_before: int, most: int) -> bytes | None:
-    """The same of an answer whose body is written."""
+    """The bytes to store of an answer whose body is written already."""
     if ctx.keeps_answer_secret:
         return None
     own_headers = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
@@ -566,7 +566,7 @@ async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:
 
 
 def _without(value: Any, names: frozenset[str]) -> Any:
-    """The JSON value without these keys, at whatever level a record may be."""
+    """The JSON value without these keys: they are left out of records at any level."""
     if isinstance(value, dict):
         return {name: _without(part, names) for name, part in value.items() if name not in names}
     return [_without(part, names) for part in value] if isinstance(value, list) else value

@@ -76,7 +76,7 @@ class KeyedRequest(AnswersEarly):
         self._route = route  # empty: as the request says
 
     def take_over(self, step: AnswerStep, run: AnswerStep) -> bool:
-        """Whether the body is parsed behind it: what is asked for is known by its bytes."""
+        """Whether the body is parsed after the claim of the key, whose fingerprint is made of its bytes."""
         if getattr(step, "__func__", None) is not Deserialize.body:
             return False
         self._deserialize, self._parse = cast(Any, step).__self__, cast(Any, run)
@@ -250,7 +250,7 @@ class KeyedWrite(AnswersEarly):
 
 
 class KeyedAction(KeyedRequest):
-    """The whole of it around an action: the claim in its place, the transaction around the handler."""
+    """Claims the key of a request to an action, and settles it in the transaction around the handler."""
 
     reads_body = True
 

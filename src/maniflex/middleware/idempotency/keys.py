@@ -62,7 +62,7 @@ class Keys(Entry):
             yield Piece("db", self._make_write, At.BEFORE, _OUTERMOST)
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
-        """The whole of it, in an action and on the routes of files."""
+        """The middleware for an action or a route of files, which claims the key and settles it."""
         if self.mistakes or operation is Operation.READ_FILE:
             return None
         if operation in _OF_FILES:

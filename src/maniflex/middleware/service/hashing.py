@@ -40,7 +40,7 @@ def hash_field(
     """Store a hash of the text of a field: by "argon2id", by "bcrypt" or by a function of the text.
 
     With `ends=tokens`, every session and API key of a user ends when the field of its row changes or the row
-    is deleted, whoever does it: a request, code, an import, the panel. `user_field` has the user's id.
+    is deleted: by a request, by code, by an import or in the panel. `user_field` has the user's id.
     """
     return HashEntry(field, hasher) if ends is None else PasswordEntry(field, hasher, ends, user_field)
 

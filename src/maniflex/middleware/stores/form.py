@@ -2,7 +2,7 @@
 
 Servers of one process may share a store object, and what each of them keeps in it is its own. A call of a
 request, a run or a service is for the server that these belong to. A call outside of them is for the only
-server that has the store; where several have it, nobody can say for which, so it is refused.
+server that has the store; where several have it, the call is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StoreForm(Generic[H]):
         self._note_homes()
 
     def detach(self, adapter: Adapter) -> bool:
-        """The server that has this database is over, except for what it still undoes; whether all are."""
+        """The server with this database has stopped; returns whether all servers of the store have."""
         home = self._homes.get(id(adapter))
         if home is not None:
             home.has_ended = True
@@ -66,7 +66,7 @@ class StoreForm(Generic[H]):
         return 0 if home is None else home.place
 
     def _home(self) -> H | None:
-        """What is known of the server that the call is for; None while no server has the store."""
+        """The `Home` of the server that the call is for; None while no server has the store."""
         if self._only is not None or not self._homes:
             return self._only
         home = self._homes.get(id(current_database()))

@@ -88,7 +88,7 @@ class IdempotencyStore(Protocol):
         """The store beside the rows of that database; the same store where it has a place of its own."""
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        """KeyClaim a free key for `lease`, with a fresh token; committed when this returns.
+        """Claim a free key for `lease`, with a fresh token; committed when this returns.
 
         A key is free when it is unknown, when its time is over, and when the lease of an unsettled
         claim has ended. Otherwise nothing changes and the answer says why.

@@ -274,7 +274,7 @@ def middleware_to_pass(
     route: Registered,
     operation: Operation,
 ) -> tuple[list[tuple[Registration, Middleware]], bool]:
-    """What is left of the model's own, and whether it has to find out anew who is asking.
+    """The middleware of the model that is still to pass, and whether to find out anew who is asking.
 
     `passed` are the functions of the route that count for this model; `route` are all of them.
     """

@@ -150,7 +150,7 @@ class Database:
 
     @property
     def creates_alone(self) -> bool:
-        """Whether a create is one statement that nobody is told of, so that another may go with it."""
+        """Whether a create is one statement without listeners, so that another one may go with it."""
         return not self._lock_scopes and type(self.store) is Store
 
     async def create_with(self, ctx: Context, make: MakeFollowUp) -> None:

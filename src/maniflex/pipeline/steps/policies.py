@@ -182,8 +182,8 @@ class ShownRows:
 class WrittenRow:
     """Judges the record that a write has made, where it may be one that its caller may not read.
 
-    A rule for reads says nothing of what is written. So a record may end up outside of it, and then the
-    answer to the write has its id alone.
+    A rule for reads does not bind the values that a write stores, so a record may end up outside of the rule;
+    then the answer to the write has the id of the record alone.
     """
 
     def __init__(self, store: Store, *, is_scoped: bool, policies: RowPolicies | None) -> None:

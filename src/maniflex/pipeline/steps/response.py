@@ -214,7 +214,7 @@ _MOST_STEPS = 64
 
 
 class RedactedRespond(Respond):
-    """Answers each caller with the step for what is hidden from them."""
+    """Chooses the response step of each request by the fields that are hidden from its caller."""
 
     def __init__(
         self,

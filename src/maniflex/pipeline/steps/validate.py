@@ -89,7 +89,7 @@ class Validate:
         return await ctx.runtime.offload.run(len(ctx.raw_body or b""), validate)
 
     async def update_unless_locked(self, ctx: Context) -> None:
-        """As `update`, but a locked record says so before it says what else is wrong."""
+        """Validate an update; a locked record is refused as locked before other mistakes are named."""
         try:
             outcome = self.update(ctx)
             if outcome is not None:
