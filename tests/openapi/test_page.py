@@ -173,6 +173,21 @@ def test_somebody_authorises_once_for_all_operations(url: str, browser: Browser)
     context.close()
 
 
+def test_enter_in_the_dialog_keeps_what_was_typed_and_closes_it(url: str, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    open_operation(page, url, "list_secrets")
+    page.click("#authorise")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Header", exact=True).fill("X-User")
+    dialog.get_by_label("Value", exact=True).fill("ada")
+    dialog.get_by_label("Value", exact=True).press("Enter")
+    expect(dialog).to_have_count(0)
+    page.click("#op-list_secrets button.send")
+    expect(page.locator("#op-list_secrets .samples code")).to_contain_text("X-User: ada")
+    context.close()
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "narrow"])
 def test_the_page_is_accessible_and_quiet(url: str, browser: Browser, look: str) -> None:
     size = {"width": 390, "height": 844} if look == "narrow" else {"width": 1280, "height": 860}
