@@ -399,6 +399,31 @@ def test_mistakes_are_one_sentence(notes: Commands, tmp_path: Path) -> None:
     assert "is neither sqlite" in notes("copy", "app:server", "--to", "mysql://x", code=2)
 
 
+KEPT_ELSEWHERE = """
+class Quotes:
+    async def list(self, query): ...
+    async def read(self, record_id): ...
+    async def count(self, query): ...
+
+class Quote(Model, backend=Quotes()):
+    price: int
+
+class Event(Model, database="sqlite:///events.db"):
+    text: str
+
+server.register(Quote, Event)
+"""
+
+
+def test_what_the_database_does_not_keep_stays_where_it_is(notes: Commands, tmp_path: Path) -> None:
+    with (tmp_path / "app.py").open("a") as app:
+        app.write(KEPT_ELSEWHERE)
+    output = notes("copy", "app:server", "--to", f"sqlite:///{tmp_path}/there.db")
+    for name in ("Event", "Quote"):
+        assert f"{name} is kept outside this database and stays where it is" in output
+    assert f"{NOTES:,} rows in 1 tables, counts and checksums are equal" in output
+
+
 def test_a_copy_of_another_source_is_not_gone_on_with(notes: Commands, tmp_path: Path) -> None:
     there = f"sqlite:///{tmp_path}/there.db"
     notes("copy", "app:server", "--to", there)

@@ -56,7 +56,7 @@ def copy(target: str, source: str | None, destination: str, batch: int, check: b
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
     for name in data.left_out:
-        click.echo(f"{name} has a database of its own and stays where it is", err=True)
+        click.echo(f"{name} is kept outside this database and stays where it is", err=True)
 
     async def work() -> tuple[int, list[TableReport]]:
         async with data.open(makes_tables=not check) as copier:
