@@ -38,16 +38,11 @@ for _part in (
 from maniflex.testing.conformance._backends import Backends  # noqa: E402
 from maniflex.testing.conformance._background import Batches, Listening, Siblings  # noqa: E402
 from maniflex.testing.conformance._case import sql  # noqa: E402
-from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
-from maniflex.testing.conformance._statements import Statements  # noqa: E402
+from maniflex.testing.conformance._statements import Constraints, Statements, Streams  # noqa: E402
 from maniflex.testing.conformance._storage import FailingStores, Keeping, Reading, Refusing  # noqa: E402
-from maniflex.testing.conformance._stores_cache import Caching  # noqa: E402
-from maniflex.testing.conformance._stores_idempotency import Claiming  # noqa: E402
-from maniflex.testing.conformance._stores_limits import Limiting  # noqa: E402
-from maniflex.testing.conformance._stores_revoker import Revoking  # noqa: E402
-from maniflex.testing.conformance._streams import Streams  # noqa: E402
+from maniflex.testing.conformance._stores import Caching, Claiming, Limiting, Revoking  # noqa: E402
 from maniflex.testing.conformance._transactions import Concurrency, Transactions  # noqa: E402
 
 

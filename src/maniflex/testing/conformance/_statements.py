@@ -1,15 +1,24 @@
-"""Statements outside a transaction: what they give back, and what becomes of them."""
+"""Statements outside a transaction: what they give back, what refuses them, and rows read in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import aclosing
 
 import pytest
 
 from maniflex.db.port import Adapter
-from maniflex.errors import DatabaseError, RequestError, Unavailable, ValidationFailed
-from maniflex.sql.statement import Sql, by_dialect
+from maniflex.errors import (
+    Conflict,
+    ConstraintViolation,
+    DatabaseError,
+    ForeignKeyViolation,
+    RequestError,
+    Unavailable,
+    ValidationFailed,
+)
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.testing.conformance._case import Case, add, endless, names, sql
 
 INSERT = "INSERT INTO things (id, name) VALUES (?, ?)"
@@ -196,3 +205,192 @@ class Statements(Case):
         await db.open()
         confirmed_names = [str(number) for number, outcome in enumerate(outcomes) if outcome is None]
         assert await names(db) == confirmed_names
+
+
+_SCHEMA = (
+    "CREATE TABLE authors (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE,"
+    " age BIGINT CONSTRAINT grown CHECK (age >= 18))",
+    'CREATE TABLE "my books" (id BIGINT PRIMARY KEY, author_id BIGINT REFERENCES authors (id),'
+    " title TEXT, lang TEXT, UNIQUE (title, lang))",
+    "CREATE TABLE tags (name TEXT)",
+    "CREATE UNIQUE INDEX tags_by_name ON tags (lower(name))",
+)
+_AUTHOR = "INSERT INTO authors (id, email, age) VALUES (?, ?, ?)"
+_BOOK = 'INSERT INTO "my books" (id, author_id, title, lang) VALUES (?, ?, ?, ?)'
+
+
+class Constraints(Case):
+    """Every kind of constraint, outside and inside a transaction."""
+
+    @pytest.fixture
+    async def library(self, adapter: Adapter) -> Adapter:
+        for text in _SCHEMA:
+            await adapter.execute(Sql(text))
+        await adapter.execute(sql(adapter, _AUTHOR, 1, "ann@example.com", 40))
+        await adapter.execute(sql(adapter, _BOOK, 1, 1, "Dune", "en"))
+        return adapter
+
+    async def test_a_primary_key_names_table_and_column(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.execute(sql(library, _AUTHOR, 1, "bob@example.com", 40))
+        assert (caught.value.table, caught.value.columns) == ("authors", ("id",))
+
+    async def test_a_unique_column_names_table_and_column(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.execute(sql(library, _AUTHOR, 2, "ann@example.com", 40))
+        assert (caught.value.table, caught.value.columns) == ("authors", ("email",))
+        assert "ann@example.com" not in str(caught.value)
+
+    async def test_a_composite_unique_names_all_its_columns(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.write(sql(library, _BOOK + " RETURNING id", 2, 1, "Dune", "en"))
+        assert (caught.value.table, caught.value.columns) == ("my books", ("title", "lang"))
+
+    async def test_a_unique_index_on_an_expression_names_the_table(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.execute(sql(library, "INSERT INTO tags VALUES (?), (?)", "New", "new"))
+        assert caught.value.table == "tags"
+
+    async def test_a_missing_value_names_its_column(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.execute(sql(library, _AUTHOR, 2, None, 40))
+        assert (caught.value.table, caught.value.columns) == ("authors", ("email",))
+
+    async def test_a_check_names_the_table(self, library: Adapter) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            await library.execute(sql(library, _AUTHOR, 2, "kid@example.com", 7))
+        assert caught.value.table == "authors"
+
+    async def test_a_reference_to_nothing_is_a_foreign_key_violation(self, library: Adapter) -> None:
+        with pytest.raises(ForeignKeyViolation) as caught:
+            await library.write(sql(library, _BOOK + " RETURNING id", 2, 99, "Emma", "en"))
+        assert caught.value.table == "my books"
+
+    async def test_removing_a_referenced_row_is_a_foreign_key_violation(self, library: Adapter) -> None:
+        with pytest.raises(ForeignKeyViolation):
+            await library.execute(sql(library, "DELETE FROM authors WHERE id = ?", 1))
+
+    async def test_inside_a_transaction_it_is_the_same_and_the_driver_is_only_the_cause(
+        self, library: Adapter
+    ) -> None:
+        with pytest.raises(ConstraintViolation) as caught:
+            async with library.transaction() as tx:
+                await tx.execute(sql(tx, _AUTHOR, 2, "ann@example.com", 40))
+        assert caught.value.columns == ("email",)
+        assert caught.value.__cause__ is not None
+
+    async def test_one_refused_write_does_not_touch_its_neighbours(self, db: Adapter) -> None:
+        ids = [number // 2 for number in range(60)]
+        outcomes = await asyncio.gather(*(add(db, id, f"{id}") for id in ids), return_exceptions=True)
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 30
+        assert await names(db) == [str(id) for id in range(30)]
+
+    async def test_a_constraint_checked_at_commit_refuses_the_commit(self, adapter: Adapter) -> None:
+        await adapter.execute(Sql("CREATE TABLE parents (id BIGINT PRIMARY KEY)"))
+        await adapter.execute(
+            Sql(
+                "CREATE TABLE children (id BIGINT PRIMARY KEY, parent BIGINT"
+                " REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+        with pytest.raises(ForeignKeyViolation):
+            async with adapter.transaction() as tx:
+                await tx.execute(Sql("INSERT INTO children VALUES (1, 1)"))
+        async with adapter.transaction() as tx:
+            await tx.execute(Sql("INSERT INTO children VALUES (1, 1)"))
+            await tx.execute(Sql("INSERT INTO parents VALUES (1)"))
+        assert len(await adapter.fetch(Sql("SELECT id FROM children"))) == 1
+
+
+_NUMBERS = {
+    Dialect.SQLITE: "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+    " SELECT i FROM n",
+    Dialect.POSTGRES: "SELECT i FROM generate_series(1, CAST(? AS integer)) AS i",
+}
+
+
+def numbers(db: Adapter, most: int) -> Sql:
+    """A read of as many rows as wanted, from no table."""
+    return sql(db, _NUMBERS[db.dialect], most)
+
+
+class Streams(Case):
+    """What `Adapter.stream` promises."""
+
+    async def test_a_stream_gives_all_rows_in_order_in_batches(self, db: Adapter) -> None:
+        batches = [[n for (n,) in rows] async for rows in db.stream(numbers(db, 25), batch=10)]
+        assert [len(batch) for batch in batches] == [10, 10, 5]
+        assert [n for batch in batches for n in batch] == list(range(1, 26))
+
+    async def test_a_full_last_batch_is_not_followed_by_an_empty_one(self, db: Adapter) -> None:
+        batches = [rows async for rows in db.stream(numbers(db, 20), batch=10)]
+        assert [len(batch) for batch in batches] == [10, 10]
+
+    async def test_a_stream_of_nothing_gives_no_batch(self, db: Adapter) -> None:
+        assert [rows async for rows in db.stream(Sql("SELECT id FROM things"))] == []
+
+    async def test_a_stream_shows_one_moment(self, db: Adapter) -> None:
+        for number in range(30):
+            await add(db, number, str(number))
+        ids: list[int] = []
+        async with aclosing(db.stream(Sql("SELECT id FROM things ORDER BY id"), batch=10)) as batches:
+            async for rows in batches:
+                await db.execute(sql(db, "DELETE FROM things WHERE id >= ?", 20))
+                await add(db, 1000 + len(ids), "later")
+                ids += [id for (id,) in rows]
+        assert ids == list(range(30))
+
+    async def test_writes_and_reads_go_on_beside_a_stream(self, db: Adapter) -> None:
+        async with aclosing(db.stream(numbers(db, 1000), batch=1)) as batches:
+            await anext(batches)
+            await add(db, 1, "one")
+            async with db.transaction() as tx:
+                await add(tx, 2, "two")
+            assert len(await db.fetch(Sql("SELECT id FROM things"))) == 2
+
+    async def test_a_stream_sees_nothing_uncommitted(self, db: Adapter) -> None:
+        async with db.transaction() as tx:
+            await add(tx, 1, "one")
+            assert [rows async for rows in db.stream(Sql("SELECT id FROM things"))] == []
+
+    async def test_many_streams_closed_early_leave_nothing_behind(self, db: Adapter) -> None:
+        for _ in range(30):  # more than any pool has room for
+            async with aclosing(db.stream(numbers(db, 1000), batch=10)) as batches:
+                await anext(batches)
+        await add(db, 1, "one")
+        assert len(await db.fetch(Sql("SELECT id FROM things"))) == 1
+
+    async def test_a_stream_that_is_never_begun_needs_no_closing(self, db: Adapter) -> None:
+        streams = [db.stream(numbers(db, 10)) for _ in range(30)]
+        for stream in streams:
+            await stream.aclose()
+        assert len(await db.fetch(numbers(db, 10))) == 10
+
+    async def test_a_cancelled_stream_stops_its_statement(self, db: Adapter) -> None:
+        async def read() -> None:
+            async for _ in db.stream(endless(db)):
+                pass
+
+        for _ in range(3):
+            task = asyncio.create_task(read())
+            finished_tasks, _ = await asyncio.wait((task,), timeout=0.05)
+            assert not finished_tasks
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 10)
+        await add(db, 1, "one")
+
+    async def test_a_stream_that_fails_raises_ours(self, db: Adapter) -> None:
+        with pytest.raises(RequestError):
+            await anext(db.stream(Sql("SELECT nothing FROM nowhere")))
+        with pytest.raises(RequestError):
+            await anext(db.stream(sql(db, "INSERT INTO things (id, name) VALUES (1, 'x') RETURNING id")))
+        assert await db.fetch(Sql("SELECT id FROM things")) == []
+
+    async def test_closing_the_adapter_breaks_a_stream_off(self, db: Adapter) -> None:
+        stream = db.stream(numbers(db, 100_000), batch=1)
+        await anext(stream)
+        closing = asyncio.create_task(db.close())
+        with pytest.raises(RequestError):
+            [rows async for rows in stream]
+        await closing
