@@ -9,9 +9,9 @@ from typing import Any
 
 from maniflex import Run, Server
 from maniflex._ids import first_id
-from maniflex.background.partitions.command import TABLES, partition_tables
 from maniflex.background.partitions.keeper import PartitionKeeper
 from maniflex.background.partitions.layout import RUNS, PartitionLayout, Period, read_layout
+from maniflex.background.partitions.mover import TABLES, partition_tables
 from maniflex.background.runs.api import Work
 from maniflex.db.port import Adapter
 from tests.kit.postgres import execute

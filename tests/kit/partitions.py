@@ -12,9 +12,8 @@ from unittest.mock import patch
 from maniflex._ids import first_id
 from maniflex.app.migrating import SchemaTables
 from maniflex.background.outbox.api import Outbox
-from maniflex.background.partitions.command import TABLES
 from maniflex.background.partitions.layout import MESSAGES, PATIENCE, RUNS, PartitionedTable, read_layout
-from maniflex.background.partitions.mover import TableMover
+from maniflex.background.partitions.mover import TABLES, TableMover
 from maniflex.background.runs.api import Work
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Dialect, Sql

@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from maniflex.background.partitions.command import TABLES, partition_tables
 from maniflex.background.partitions.layout import Period
+from maniflex.background.partitions.mover import TABLES, partition_tables
 from maniflex.db.port import Adapter
 from tests.kit.migrations import Application, on_adapter
 

@@ -13,11 +13,10 @@ import pytest
 
 from maniflex import Server
 from maniflex._ids import first_id
-from maniflex.background.partitions import builder, command
+from maniflex.background.partitions import builder, mover
 from maniflex.background.partitions.builder import CHECK, LATEST, PartitionBuilder
-from maniflex.background.partitions.command import partition_tables
 from maniflex.background.partitions.layout import MESSAGES, PATIENCE, RUNS, STEPS, PartitionedTable, Period
-from maniflex.background.partitions.mover import TableMover
+from maniflex.background.partitions.mover import TableMover, partition_tables
 from maniflex.db.port import Adapter
 from maniflex.db.short_locks import LockNotFree
 from maniflex.errors import ConstraintViolation, SerializationFailure
@@ -49,7 +48,7 @@ import asyncio, sys
 from datetime import datetime
 from maniflex import Server
 from maniflex.background.partitions import builder
-from maniflex.background.partitions.command import partition_tables
+from maniflex.background.partitions.mover import partition_tables
 from maniflex.background.partitions.layout import Period
 from tests.kit.partitioned_server import ALL, a_server, adapter_of
 
@@ -288,7 +287,7 @@ async def test_partitions_begin_after_the_moment_when_their_table_was_moved(
     async def time_of_database(adapter: Adapter) -> datetime:
         return moments[-1]
 
-    monkeypatch.setattr(command, "_database_time", time_of_database)
+    monkeypatch.setattr(mover, "_database_time", time_of_database)
     async with a_server(postgres_url) as server:
 
         def tell(text: str) -> None:  # as if each step of it had taken two hours

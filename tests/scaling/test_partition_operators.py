@@ -16,8 +16,8 @@ import pytest
 from maniflex import Server
 from maniflex._ids import first_id
 from maniflex.background.outbox.worker import MessagePruner
-from maniflex.background.partitions.command import partition_tables
 from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS, Period
+from maniflex.background.partitions.mover import partition_tables
 from maniflex.background.partitions.retention import PartitionRetention
 from maniflex.background.runs.rescuer import Pruner
 from maniflex.errors import ManiflexError
@@ -145,7 +145,7 @@ async def test_partitions_begin_by_the_clock_of_the_database(
             return cls(2038, 1, 1, tzinfo=UTC)
 
     async with a_server(postgres_url) as server:
-        monkeypatch.setattr("maniflex.background.partitions.command.datetime", Tomorrow)
+        monkeypatch.setattr("maniflex.background.partitions.mover.datetime", Tomorrow)
         await partition_tables(adapter_of(server), ALL, Period.WEEK)
         layout = await layout_of(server)
         start = Period.WEEK.next_start(datetime.now(UTC) + timedelta(minutes=1))

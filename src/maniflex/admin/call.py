@@ -15,7 +15,7 @@ from maniflex.admin.site import ModelSite
 from maniflex.errors import NotFound, RequestError
 from maniflex.features.as_of import with_as_of
 from maniflex.features.export import private_export_endpoints
-from maniflex.features.files.attachments import private_attachment_endpoints
+from maniflex.features.files.downloads import private_attachment_endpoints
 from maniflex.features.history import private_history_endpoints
 from maniflex.http.routing import Router
 from maniflex.model.meta import ModelMeta

@@ -18,7 +18,7 @@ from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
-from maniflex.features.history_api import ModelHistory
+from maniflex.features.history import ModelHistory
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AuthInfo, OpenAPIContext
 from maniflex.pipeline.in_process import QueryArgument, Scoped, current_scope, in_process_context, scoped_code

@@ -16,7 +16,7 @@ from maniflex.doctor.open_routes import code_of_open_route, names_of_route
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
-from maniflex.features.computed import computed_problems
+from maniflex.features.declarations import computed_problems, unavailable_options
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.files.feature import (
     all_file_endpoints,
@@ -26,7 +26,6 @@ from maniflex.features.files.feature import (
 )
 from maniflex.features.history import history_endpoints
 from maniflex.features.history_options import history_problems, option_problems
-from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.http.welcome import Welcome, pages_of

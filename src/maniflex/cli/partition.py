@@ -7,8 +7,8 @@ from datetime import timedelta
 import click
 
 from maniflex.app.server import Server
-from maniflex.background.partitions.command import TABLES, partition_tables
 from maniflex.background.partitions.layout import PartitionedTable, Period
+from maniflex.background.partitions.mover import TABLES, partition_tables
 from maniflex.cli.process import load_sealed, run_once
 from maniflex.db.short_locks import LockLimits
 

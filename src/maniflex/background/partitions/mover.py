@@ -10,12 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from maniflex.background.partitions.builder import copy_grants, require_plain_table
-from maniflex.background.partitions.layout import PACKAGE, RUNS, PartitionedTable, read_layout, run_all
+from maniflex.background.partitions.builder import PartitionBuilder, copy_grants, require_plain_table
+from maniflex.background.partitions.layout import (
+    MESSAGES,
+    OF_RUNS,
+    PACKAGE,
+    PATIENCE,
+    RUNS,
+    PartitionedTable,
+    Period,
+    patient_sibling,
+    read_layout,
+    run_all,
+    take_turn,
+)
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.db.short_locks import LockLimits, change_tables
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.errors import Conflict, DeclarationError
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import load
 
 _PAGE = 5_000  # keys copied at once
@@ -200,3 +214,55 @@ def _definition(text: str) -> str:
 
 def _shorten(name: str, suffix: str) -> str:
     return name[: _LONGEST_NAME - len(suffix)] + suffix
+
+
+# What `maniflex partition` does: partition the tables of runs or messages, whatever state they are in.
+
+
+TABLES: dict[str, Sequence[PartitionedTable]] = {"runs": (RUNS, *OF_RUNS), "messages": (MESSAGES,)}
+OLDEST_SERVER = 140_000  # as server_version_num
+
+
+async def partition_tables(
+    adapter: Adapter,
+    tables: Sequence[PartitionedTable],
+    period: Period,
+    now: datetime | None = None,
+    *,
+    patience: LockLimits = PATIENCE,
+    tell: Callable[[str], object] = lambda text: None,
+) -> list[str]:
+    """Partition the tables that are not, and make the partitions of the next periods.
+
+    They begin after `now`, which the database says if nobody does: the clock here may be wrong. Returns the
+    names of the partitions that could not be made.
+    """
+    if not by_dialect(adapter.dialect, sqlite=False, postgres=True):
+        raise DeclarationError("only PostgreSQL has partitions; on SQLite retention goes row by row")
+    async with take_turn(adapter) as ours, patient_sibling(adapter) as own:
+        if not ours:
+            raise Conflict("another process is changing partitions of this database; try again in a moment")
+        await _require_server(own)
+        missing_names: list[str] = []
+        for table in tables:
+            if not await TableMover(own, table, patience, tell).move():
+                tell(f"{table.name} is partitioned already")
+            moment = now or await _database_time(own)  # to move a table may take hours
+            outcome = await PartitionBuilder(own, table, patience).build_ahead(moment, period)
+            if outcome.made:
+                tell(f"made {', '.join(outcome.made)}")
+            for name, reason in outcome.reasons.items():
+                tell(f"{name} was not made: {reason}")
+                missing_names.append(name)
+        return missing_names
+
+
+async def _database_time(adapter: Adapter) -> datetime:
+    [(now,)] = await adapter.write(Sql("SELECT now()"))
+    return now.astimezone(UTC)  # type: ignore[no-any-return]  # a datetime
+
+
+async def _require_server(adapter: Adapter) -> None:
+    [(number,)] = await adapter.write(Sql("SELECT current_setting('server_version_num')::int"))
+    if number < OLDEST_SERVER:
+        raise DeclarationError(f"partitions need PostgreSQL {OLDEST_SERVER // 10_000} or later")

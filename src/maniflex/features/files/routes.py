@@ -21,7 +21,7 @@ from maniflex.errors import (
     UnsupportedMediaType,
 )
 from maniflex.features.files import docs
-from maniflex.features.files.attachments import answer_with_file
+from maniflex.features.files.downloads import answer_with_file
 from maniflex.features.files.form_reader import KEY_HEADER, FormRequest, UploadedFile, check_headers
 from maniflex.features.files.forms import Form, FormLimits, FormPart, Spool, form_type
 from maniflex.features.files.reading import FileAccess, record_readers
