@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from maniflex._fence import Fence, describe, leaves_of
 from maniflex.background.json_text import clean
@@ -22,7 +22,7 @@ from maniflex.background.outbox.outcomes import Delivered, DeliveryFailed, Hopel
 from maniflex.errors import Fatal
 
 if TYPE_CHECKING:
-    from maniflex.background.outbox.dispatcher import Ledger
+    from maniflex.background.outbox.dispatcher import Dispatcher, Ledger
 
 ORPHANED = "every relay that took it died before it was done"
 
@@ -36,23 +36,10 @@ class BatchDelivery:
     stuck: set[str] = field(default_factory=set)  # keys whose first message has to wait
 
 
-class Sender(Protocol):
-    """Sends couriers out and takes their outcomes; the `Dispatcher`."""
-
-    def may_begin(self, message: ClaimedMessage, ledger: Ledger) -> bool | None:
-        """Whether a message may be delivered; None when nothing may any more."""
-
-    def on_outcome(self) -> None:
-        """A message has its outcome."""
-
-    def report(self, message: ClaimedMessage, row_change: MessageChange) -> None:
-        """A message was not delivered, and its row changes like this."""
-
-
 class Courier:
     """Delivers sequence after sequence of a batch, until there is none, or it is put aside."""
 
-    def __init__(self, round: BatchDelivery, relay: Relay, sender: Sender) -> None:
+    def __init__(self, round: BatchDelivery, relay: Relay, sender: Dispatcher) -> None:
         self.message: ClaimedMessage | None = None  # that is being delivered
         self.aside = False
         self.overdue = False  # its handler was told to stop, or would have been if it could
