@@ -22,7 +22,7 @@ from maniflex.admin.transfer_runs import TransferRunner
 from maniflex.background.runs.api import Work
 from maniflex.config import Config
 from maniflex.features.actions import Action
-from maniflex.middleware.workflow.machine import Machine
+from maniflex.middleware.workflow import Machine
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import unknown_model

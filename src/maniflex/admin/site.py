@@ -12,7 +12,7 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.db.backend import operators_of
-from maniflex.middleware.workflow.machine import StateRules
+from maniflex.middleware.workflow import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.routes import keeps

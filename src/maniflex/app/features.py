@@ -29,7 +29,7 @@ from maniflex.features.history_options import history_problems, option_problems
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.http.welcome import Welcome, pages_of
-from maniflex.middleware.workflow.machine import Machine
+from maniflex.middleware.workflow import Machine
 from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned

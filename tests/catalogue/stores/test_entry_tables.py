@@ -11,7 +11,7 @@ import pytest
 from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.background.expired_rows import BATCH, ExpiredRows
 from maniflex.middleware import db, stores
-from maniflex.middleware.stores.sql_form import IdempotencyKeyRow, RateLimitRow
+from maniflex.middleware.stores.form import IdempotencyKeyRow, RateLimitRow
 from maniflex.pipeline.entry import ANYWHERE, Entry
 from maniflex.testing import FakeClock, client
 from tests.catalogue.stores.places import fill

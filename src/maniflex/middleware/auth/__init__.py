@@ -10,18 +10,22 @@ from maniflex._arguments import explain_section
 from maniflex.middleware.auth.authenticator import verify
 from maniflex.middleware.auth.bearer import jwks, jwt
 from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token
-from maniflex.middleware.auth.enforce import all_of, any_of, enforce, not_
-from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
-from maniflex.middleware.auth.fixed_keys import api_keys, basic
 from maniflex.middleware.auth.guards import (
+    all_of,
+    allow_anonymous,
+    allow_public_read,
+    allow_public_write,
+    any_of,
     block_operation,
+    enforce,
+    not_,
     require_auth,
     require_owner,
     require_role,
     require_scope,
 )
+from maniflex.middleware.auth.header_keys import ApiKeys, api_keys, basic
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
-from maniflex.middleware.auth.stored_keys import ApiKeys
 from maniflex.middleware.auth.token_routes import Credentials, LoginLimits, mount_logout
 from maniflex.middleware.auth.tokens import TokenPair, Tokens
 from maniflex.middleware.stores.port import Revoker

@@ -33,7 +33,7 @@ from maniflex.middleware.auth.claims import (
     look_up_of,
     revoker_mistakes,
 )
-from maniflex.middleware.auth.fixed_keys import HEADER_NAME, header_mistakes
+from maniflex.middleware.auth.header_keys import HEADER_NAME, header_mistakes
 from maniflex.middleware.auth.keys import (
     ALGORITHMS,
     HMAC,

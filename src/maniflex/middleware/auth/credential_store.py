@@ -5,17 +5,37 @@ from __future__ import annotations
 import hmac
 import secrets
 import string
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from maniflex._clock import Clock
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.raw import execute_raw
-from maniflex.middleware.auth.host import Host
 from maniflex.model.base import Model
 from maniflex.model.field import field
+
+# The server as parts of auth see it: they mount routes on it and keep rows in its database.
+
+
+class Host(Protocol):
+    """The parts of a server that are needed here."""
+
+    @property
+    def config(self) -> Any: ...
+    @config.setter
+    def config(self, value: Any) -> None: ...
+
+    def register(self, *models: Any) -> None: ...
+    def has_model(self, model: Any) -> bool: ...
+    def action(self, *args: Any, **options: Any) -> Any: ...
+    def db(self, *args: Any, **options: Any) -> Any: ...
+    def now(self) -> datetime: ...
+    def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+    async def raw_exec(self, sql: str, *args: Any) -> int: ...
+
 
 LETTERS = string.ascii_letters + string.digits
 SECRET_LETTERS = 43  # 256 bits

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.authenticator import Authenticator, cookie_values, header_values, is_https
-from maniflex.middleware.auth.fixed_keys import HEADER_NAME
+from maniflex.middleware.auth.header_keys import HEADER_NAME
 from maniflex.middleware.auth.keys import SHORT_SECRET
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context

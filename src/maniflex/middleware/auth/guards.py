@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 
 from maniflex._names import did_you_mean
 from maniflex.errors import Abort, RequestError
+from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import Admission, At, Middleware, Next
+from maniflex.pipeline.registration import Admission, At, Middleware, Next, Registration, ask
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.rules.scopes import ScopeRule
+from maniflex.pipeline.rules.policies import Policy, PolicyEntry
+from maniflex.pipeline.rules.scopes import ScopeRule, Where
 
 
 def require_role(*roles: str) -> Entry:
@@ -263,3 +265,205 @@ def _methods_of(ctx: Context) -> dict[str, Operation]:
     if last == ctx.resource_id:
         return _ITEM
     return _SINGLETON if model.options.singleton else _COLLECTION
+
+
+# Exemptions: routes that a caller without a credential may use.
+#
+# They stand before the authenticators. A credential that is sent is checked all the same.
+
+
+LAST = 1000  # rank: after everything that may find out who is asking
+
+
+def allow_anonymous() -> Entry:
+    """Let requests without a credential pass the authenticators that are registered after this."""
+    return Exemption()
+
+
+def allow_public_read() -> Entry:
+    """Let anonymous callers read; everything else on its routes needs an identity."""
+    return PublicRead()
+
+
+def allow_public_write() -> Entry:
+    """Let anonymous callers write, such as to sign up; needs `models=` and `operations=`."""
+    return PublicWrite()
+
+
+class Exemption(Admission, Entry):
+    """Marks a request as one that needs no credential."""
+
+    name = "auth.allow_anonymous"
+    homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
+    in_actions = True
+    in_description = True
+    is_exemption = True
+    docs = describe_nothing
+
+    def admit(self, ctx: Context) -> None:
+        ctx.lets_anonymous_pass = True
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        if seat.is_action:
+            return
+        place = seat.registrations.index(seat.registration)
+        places = [
+            index
+            for index, other in enumerate(seat.registrations)
+            if isinstance(other.fn, Entry)
+            and other.fn.is_authenticator
+            and _overlap(seat.registration, other)
+        ]
+        if places and places[-1] < place:
+            authenticator = seat.registrations[places[-1]].name
+            yield f"it stands after {authenticator}, so it has no effect; register it before"
+
+
+class PublicRead(Exemption):
+    """Exempts reads, and asks for an identity everywhere else on its routes."""
+
+    name = "auth.allow_public_read"
+    in_actions = False
+    in_description = False
+    acts_for = frozenset(Operation(name) for name in Operation.READS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._demand = IdentityDemand()
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        yield Piece(seat.step, self.make, seat.at)
+        yield Piece(seat.step, self._make_demand, At.AFTER, rank=LAST)
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return self if operation in Operation.READS else None
+
+    def _make_demand(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return None if operation in Operation.READS else self._demand
+
+
+class IdentityDemand(Admission, Entry):
+    """Refuses an anonymous caller at the end of the auth step, whichever authenticators there are."""
+
+    name = "auth.allow_public_read"
+    is_authenticator = True
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
+
+    def admit(self, ctx: Context) -> None:
+        if (ctx.auth is None or not ctx.auth.user_id) and not ctx.lets_anonymous_pass:
+            raise unknown_caller(ctx)
+
+
+class PublicWrite(Exemption):
+    """Exempts the writes it is registered for."""
+
+    name = "auth.allow_public_write"
+    in_actions = False
+    in_description = False
+    acts_for = frozenset(Operation(name) for name in Operation.WRITES)
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        if not seat.is_named or seat.operations is None:
+            yield "it needs models= and operations=, or it would open more than a sign-up"
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return self if operation in Operation.WRITES else None
+
+
+def _overlap(one: Registration, other: Registration) -> bool:
+    """Whether some request passes both."""
+    if one.models is not None and other.models is not None and not one.models & other.models:
+        return False
+    if one.operations is None or other.operations is None:
+        return True
+    either = ((one.operations, other.operations), (other.operations, one.operations))
+    return any(
+        covered(rules, operation, item=True) for rules, operations in either for operation in operations
+    )
+
+
+# `auth.enforce`: rules about single rows, as functions of the caller and the record.
+
+
+def enforce(policy: Policy, *, where: Where | None = None) -> Enforce:
+    """Let callers touch the rows that `policy(ctx, record)` allows: others are 403, lists leave them out.
+
+    `where(ctx)` says the same in conditions, which bind lists, counts, aggregates and searches in SQL.
+    """
+    return Enforce(policy, where)
+
+
+def all_of(*policies: Policy) -> Policy:
+    """A policy that allows what all of these allow; the first that denies is the last one asked."""
+    return _Joined(policies, decisive=False)
+
+
+def any_of(*policies: Policy) -> Policy:
+    """A policy that allows what one of these allows; the first that allows is the last one asked."""
+    return _Joined(policies, decisive=True)
+
+
+def not_(policy: Policy) -> Policy:
+    """A policy that allows what this one denies."""
+    return _Negated(policy)
+
+
+class Enforce(PolicyEntry):
+    """A policy on the rows of models."""
+
+    name = "auth.enforce"
+
+    def __init__(self, policy: Any, where: Any) -> None:
+        super().__init__(policy, where)
+        self.mistakes += _mistakes(policy)
+        if where is not None and not is_function(where, 1):
+            self.mistakes.append(f"where is a function of (ctx), not {where!r}")
+
+
+class _Combined:
+    """A policy made of others."""
+
+    word = ""
+
+    def __init__(self, policies: tuple[Policy, ...]) -> None:
+        self.policies = policies
+        self.__qualname__ = f"auth.{self.word}"
+
+
+class _Joined(_Combined):
+    """Policies that are asked in turn until one of them decides."""
+
+    def __init__(self, policies: tuple[Policy, ...], *, decisive: bool) -> None:
+        self.word = "any_of" if decisive else "all_of"
+        super().__init__(policies)
+        self._decisive = decisive
+
+    async def __call__(self, ctx: Context, record: Any) -> bool:
+        for policy in self.policies:
+            if bool(await ask(ctx, policy, ctx, record)) is self._decisive:
+                return self._decisive
+        return not self._decisive
+
+
+class _Negated(_Combined):
+    """The opposite of a policy."""
+
+    word = "not_"
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__((policy,))
+
+    async def __call__(self, ctx: Context, record: Any) -> bool:
+        return not await ask(ctx, self.policies[0], ctx, record)
+
+
+def _mistakes(policy: Any) -> list[str]:
+    """Why something is no policy; of a combination, the mistakes of its parts."""
+    if not isinstance(policy, _Combined):
+        return [] if is_function(policy, 2) else [f"a policy is a function of (ctx, record), not {policy!r}"]
+    if not policy.policies:
+        return [f"auth.{policy.word}() has no policies, so it says nothing"]
+    return [mistake for one in policy.policies for mistake in _mistakes(one)]

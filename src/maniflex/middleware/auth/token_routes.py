@@ -16,10 +16,9 @@ from maniflex.errors import Abort, CallbackFailed, RequestError
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.authenticator import LOOPBACK, cookie_scheme, cookie_values, host_name
 from maniflex.middleware.auth.claims import member_name, moment, revocation_unavailable, revoker_mistakes
-from maniflex.middleware.auth.credential_store import RefreshStore, RefreshToken
+from maniflex.middleware.auth.credential_store import Host, RefreshStore, RefreshToken
 from maniflex.middleware.auth.csrf_tokens import is_csrf
 from maniflex.middleware.auth.guards import require_auth
-from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.passwords import checking_password
 from maniflex.middleware.db.query_text import network_of
 from maniflex.middleware.db.rate_limit import Limiter

@@ -26,12 +26,12 @@ from maniflex.middleware.auth.claims import member_name, moment, revocation_unav
 from maniflex.middleware.auth.credential_store import (
     AccessToken,
     ApiKey,
+    Host,
     RefreshStore,
     RefreshToken,
     revoke_all,
     token_digest,
 )
-from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.keys import (
     BadKey,
     VerifyingKey,

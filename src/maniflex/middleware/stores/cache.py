@@ -7,7 +7,7 @@ from typing import Any
 
 from maniflex._arguments import explain_class
 from maniflex._clock import Clock
-from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
+from maniflex.middleware.stores.form import CacheEntryRow, MemoryForm, OwnKey, RedisForm, SqlForm
 from maniflex.middleware.stores.port import (
     Duration,
     StoreUnavailable,
@@ -16,8 +16,6 @@ from maniflex.middleware.stores.port import (
     nanoseconds,
     seconds_of,
 )
-from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import CacheEntryRow, SqlForm
 from maniflex.model.file_field import size_in_bytes
 from maniflex.sql.statement_files import statement_of
 

@@ -17,7 +17,7 @@ from maniflex._ids import new_id
 from maniflex.db.current import execute_separately, write_separately
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.errors import RequestError
-from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
+from maniflex.middleware.stores.form import IdempotencyKeyRow, MemoryForm, OwnKey, RedisForm, SqlForm
 from maniflex.middleware.stores.port import (
     SECOND,
     ClaimState,
@@ -29,8 +29,6 @@ from maniflex.middleware.stores.port import (
     nanoseconds,
     nanoseconds_after,
 )
-from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import IdempotencyKeyRow, SqlForm
 from maniflex.sql.statement import LookupText, Sql, by_dialect
 
 _MILLISECOND = 1_000_000

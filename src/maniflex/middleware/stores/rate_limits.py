@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from maniflex._arguments import explain_class
-from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
+from maniflex.middleware.stores.form import MemoryForm, OwnKey, RateLimitRow, RedisForm, SqlForm
 from maniflex.middleware.stores.port import (
     SECOND,
     Duration,
@@ -21,8 +21,6 @@ from maniflex.middleware.stores.port import (
     nanoseconds,
     seconds_of,
 )
-from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import RateLimitRow, SqlForm
 
 _ROUNDED = 600 * SECOND  # rows are swept up to ten minutes late, and their index changes as seldom
 _MOST_BUCKETS = 100_000  # of one process

@@ -7,10 +7,15 @@ from typing import Any
 
 from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
-from maniflex.middleware.stores.memory_form import MemoryForm, OwnKey
+from maniflex.middleware.stores.form import (
+    MemoryForm,
+    OwnKey,
+    RedisForm,
+    RevokedTokenRow,
+    RevokedUserRow,
+    SqlForm,
+)
 from maniflex.middleware.stores.port import Revocation, hash_key, moment_of, nanoseconds
-from maniflex.middleware.stores.redis_form import RedisForm
-from maniflex.middleware.stores.sql_form import RevokedTokenRow, RevokedUserRow, SqlForm
 
 _MOST = 100_000  # of one process, before those whose time is over are dropped
 

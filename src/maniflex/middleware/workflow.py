@@ -1,4 +1,16 @@
-"""`workflow.machine`: which states of a field may follow which, judged under the lock of the row."""
+"""Workflow entries: a state machine on one field of a model, judged under the lock of the row.
+
+from maniflex.middleware import workflow
+
+status = workflow.machine(
+    "status",
+    workflow.allow_initial("draft"),
+    workflow.allow("draft", "sent"),
+    workflow.allow("sent", "paid", workflow.require_role("accountant")),
+    workflow.on_transition("*", "paid", book_payment),
+)
+server.pipeline.validate.register(status, models=[Invoice])
+"""
 
 from __future__ import annotations
 
@@ -8,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from maniflex._arguments import explain_section
 from maniflex._fence import Fence
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, DeclarationError, RequestError
@@ -402,3 +415,8 @@ def _covers(earlier: Allow, later: Allow) -> bool:
 def _meet(rule: Allow, hook: OnTransition) -> bool:
     pairs = ((rule.source, hook.source), (rule.target, hook.target))
     return all(ANY in pair or pair[0] == pair[1] for pair in pairs)
+
+
+__all__ = ["Machine", "allow", "allow_any", "allow_initial", "machine", "on_transition", "require_role"]
+
+explain_section(globals(), "workflow", __all__)
