@@ -32,8 +32,7 @@ from maniflex.errors import DeclarationError
 from maniflex.features.history_options import keep_histories
 from maniflex.http.access_log import with_access_log
 from maniflex.http.asgi import App, HttpApp
-from maniflex.http.layers import Surroundings
-from maniflex.http.observing import Observed
+from maniflex.http.layers import Observed, Surroundings
 from maniflex.http.routing import Router
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
 from maniflex.model.file_field import file_fields

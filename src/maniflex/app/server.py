@@ -39,7 +39,7 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.http.asgi import App, LateRequests
-from maniflex.http.observing import Observed
+from maniflex.http.layers import Observed
 from maniflex.http.probes import Health
 from maniflex.http.serve import LONGEST, Delay, on_stop_signal
 from maniflex.http.streaming import Send

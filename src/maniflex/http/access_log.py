@@ -14,7 +14,7 @@ from typing import Any
 from maniflex._access_json import escape_breaks
 from maniflex._client_address import TrustedProxies
 from maniflex._logging import ACCESS, MOST_WAITING, LineHandler, WaitingLine, line_handler
-from maniflex.http.observing import Observed, ObservedRequest
+from maniflex.http.layers import Observed, ObservedRequest
 from maniflex.http.protocol import PatientProtocol
 from maniflex.pipeline.exchange import App, AsgiScope
 from maniflex.pipeline.observation import Observation, write_access_line
