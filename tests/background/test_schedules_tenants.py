@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Run, Server, field
+from maniflex import Context, Model, Next, Run, Server, field
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
 from maniflex.background.schedules.targets import ACTION
 from maniflex.errors import DeclarationError, InvalidSchedule, NotFound
 from maniflex.middleware import db
 from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import known
 from tests.kit.schedules import Bench, a_bench
 
 HOUR = timedelta(hours=1)
@@ -31,15 +32,8 @@ class Note(Model):
     tenant_id: str = field(relation=None)
 
 
-async def by_header(ctx: Context, next: Next) -> None:
-    if user := ctx.header("x-user"):
-        roles = (ctx.header("x-roles") or "").split(",")
-        ctx.auth = AuthInfo(user_id=user, roles=roles, tenant_id=ctx.header("x-tenant") or "")
-    await next()
-
-
 def with_reports(server: Server) -> None:
-    server.pipeline.auth.register(by_header)
+    server.pipeline.auth.register(known)
 
     @server.work.handler("report.v1", public=True, max_attempts=3)
     async def report(run: Run) -> dict[str, Any]:
@@ -219,7 +213,7 @@ async def test_rules_of_the_application_that_force_a_tenant_bind_schedules(datab
 
 def with_notes(server: Server) -> None:
     server.register(Note)
-    server.pipeline.auth.register(by_header)
+    server.pipeline.auth.register(known)
     server.pipeline.auth.register(db.tenancy())
 
     @server.work.handler("notes.v1", scoped=True, public=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from maniflex import Context, DeclarationError, Operation, Server
+from maniflex import Context, Operation
 from maniflex.pipeline.entry import Entry, EntryDocs, describe_nothing
 from maniflex.pipeline.registration import At
 from tests.catalogue.factories import class_of, entry_classes, factories, homes_of, sections
@@ -27,7 +27,7 @@ from tests.catalogue.samples import (
     register,
     wrong_steps,
 )
-from tests.kit.declarations import sealed
+from tests.kit.declarations import refusal_of, sealed
 from tests.kit.docs import DOCS
 from tests.kit.processes import ROOT
 
@@ -66,12 +66,6 @@ def cases(name: str) -> Iterator[Case]:
         yield home, make(name, arguments), options, spelling
 
 
-def problems_of(server: Server) -> list[str]:
-    with pytest.raises(DeclarationError) as caught:
-        server.seal()
-    return list(caught.value.problems)
-
-
 def test_every_factory_has_a_sample_with_wrong_arguments() -> None:
     """A new factory needs its row in samples.py."""
     assert [name for name in NAMES if name not in SAMPLES] == []
@@ -103,7 +97,7 @@ def test_each_mistake_alone_stops_the_start(name: str) -> None:
     for step, entry, options, text in cases(name):
         server = new_server()
         register(server, step, entry, "the entry", options)
-        problems = [one for one in problems_of(server) if one.startswith(f"pipeline.{step}: ")]
+        problems = [one for one in refusal_of(server).problems if one.startswith(f"pipeline.{step}: ")]
         assert any(text in problem for problem in problems), (step, options, problems)
 
 
@@ -113,7 +107,7 @@ def test_all_mistakes_of_all_entries_are_in_one_message() -> None:
         for number, (step, entry, options, _) in enumerate(cases(name)):
             labels.append(f"pipeline.{step}: {name} no. {number}: ")
             register(server, step, entry, f"{name} no. {number}", options)
-    problems = problems_of(server)
+    problems = refusal_of(server).problems
     silent = [label for label in labels if not any(one.startswith(label) for one in problems)]
     assert silent == []
     assert len(labels) > 200
@@ -131,7 +125,7 @@ def test_an_action_takes_it_or_stops_the_start(name: str) -> None:
     if entry.in_actions:
         server.seal()
     else:
-        assert any("POST /act" in one and name in one for one in problems_of(server))
+        assert any("POST /act" in one and name in one for one in refusal_of(server).problems)
 
 
 @pytest.mark.parametrize("name", NAMES)

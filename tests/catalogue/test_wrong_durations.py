@@ -11,12 +11,9 @@ import pytest
 from maniflex import AuthInfo, DeclarationError, Model, Server
 from maniflex.middleware import auth, db, idempotency, response, stores, validate
 from tests.catalogue.auth.kit import SECRET
+from tests.kit.notes import Note
 
 NO_DURATIONS = [float("nan"), float("inf"), 1e300, 10**30, timedelta.max, -1, "5", True, [1], None]
-
-
-class Note(Model):
-    text: str
 
 
 def tokens(**options: Any) -> Any:

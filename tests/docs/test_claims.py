@@ -12,6 +12,7 @@ from maniflex import DeclarationError, Model, ModelOptions, Server, WithDeletedA
 from maniflex.model.field import LocaleString
 from maniflex.testing import client
 from tests.kit.docs import rows
+from tests.kit.notes import Note
 
 WITH_VALUES: dict[str, Any] = {
     "max_export_rows": 10,
@@ -19,10 +20,6 @@ WITH_VALUES: dict[str, Any] = {
     "default_locale": "en",
     "locale_mode": "split",
 }
-
-
-class Note(Model):
-    text: str
 
 
 def declared_with(option: str) -> Server:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server
+from maniflex import Context, Model
 from maniflex.testing import client
+from tests.kit.notes import Note, note_server
 from tests.kit.postgres import terminate
 
 REVEALING = ("sqlite", "postgres", "asyncpg", "full", "disk", "terminat", "administrator", "notes", "SELECT")
-
-
-class Note(Model):
-    text: str
-
-
-def a_server(**settings: Any) -> Server:
-    server = Server(**settings)
-    server.register(Note)
-    return server
 
 
 def assert_says_little(refused: httpx.Response) -> None:
@@ -37,7 +27,7 @@ def assert_says_little(refused: httpx.Response) -> None:
 async def test_a_full_disk_refuses_writes_keeps_reads_and_is_forgotten_when_there_is_room(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = a_server()
+    server = note_server()
     async with client(server, database=sqlite_url) as http:
         kept = (await http.post("/api/notes", json={"text": "kept"})).json()["data"]
         [[pages]] = [tuple(row.values()) for row in await server.raw_query("PRAGMA page_count")]
@@ -58,7 +48,7 @@ async def test_a_full_disk_refuses_writes_keeps_reads_and_is_forgotten_when_ther
 async def test_an_outage_is_one_line_a_second_with_its_cause_and_without_a_traceback(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = a_server()
+    server = note_server()
     now = 100.0
     async with client(server, database=sqlite_url) as http:
         server._seal().runtime.outages._clock = lambda: now
@@ -77,7 +67,7 @@ async def test_an_outage_is_one_line_a_second_with_its_cause_and_without_a_trace
 
 
 async def test_a_full_disk_inside_a_transaction_rolls_all_of_it_back(sqlite_url: str) -> None:
-    server = a_server()
+    server = note_server()
 
     @server.action("POST", "/both")
     async def both(ctx: Context) -> None:
@@ -94,7 +84,7 @@ async def test_a_full_disk_inside_a_transaction_rolls_all_of_it_back(sqlite_url:
 
 
 async def test_terminated_backends_are_replaced_and_no_request_stays_refused(postgres_url: str) -> None:
-    server = a_server(pool_size=4)
+    server = note_server(pool_size=4)
     async with client(server, database=postgres_url) as http:
         for round_ in range(5):
             made = await asyncio.gather(*(http.post("/api/notes", json={"text": "x"}) for _ in range(8)))
@@ -111,7 +101,7 @@ async def test_terminated_backends_are_replaced_and_no_request_stays_refused(pos
 async def test_a_backend_terminated_under_a_transaction_loses_the_transaction_and_nothing_else(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = a_server()
+    server = note_server()
 
     @server.action("POST", "/unlucky")
     async def unlucky(ctx: Context) -> None:
@@ -132,7 +122,7 @@ async def test_a_table_that_vanishes_is_a_500_without_its_name_and_the_rest_work
     class Other(Model):
         text: str
 
-    server = a_server()
+    server = note_server()
     server.register(Other)
     async with client(server, database=database_url) as http:
         await server.raw_exec("DROP TABLE notes")
@@ -142,7 +132,7 @@ async def test_a_table_that_vanishes_is_a_500_without_its_name_and_the_rest_work
 
 
 async def test_a_server_whose_database_cannot_be_reached_does_not_start() -> None:
-    server = a_server(database="postgresql://app:hunter2@127.0.0.1:1/none")
+    server = note_server(database="postgresql://app:hunter2@127.0.0.1:1/none")
 
     with pytest.raises(Exception, match="cannot be reached") as refused:
         await server.start()

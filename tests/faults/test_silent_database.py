@@ -11,10 +11,11 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from maniflex import Model, Run, Server
+from maniflex import Run, Server
 from maniflex.db.postgres import connection, pool
 from maniflex.errors import RequestError
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.private_postgres import private_postgres
 from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import eventually
@@ -24,10 +25,6 @@ LEASE = 3.0
 # The deadline of a statement, and what a loaded machine adds to it.
 PATIENCE = STATEMENT_TIMEOUT + 10 + LEASE
 CALLERS = 4
-
-
-class Note(Model):
-    text: str
 
 
 class Silence:

@@ -12,6 +12,7 @@ import httpx
 from maniflex import Context, Model, Next, Server, field, file
 from maniflex.pipeline.context import AuthInfo
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.waiting import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
@@ -44,10 +45,6 @@ class Shot(Model):
     image: str | None = file(default=None, acl="signed")
     poster: str | None = file(default=None, acl="public")
     stills: list[str] = file(default_factory=list, acl="signed")
-
-
-class Note(Model):
-    text: str
 
 
 MODELS = (Album, Film, Shot, Note)

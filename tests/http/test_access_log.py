@@ -12,17 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Server
+from maniflex import AuthInfo, Context, Next, Server
 from maniflex._logging import JsonFormatter
 from maniflex.http.access_log import AccessLog
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.processes import MANIFLEX, free_port, start_process
 
 FIELDS = {"method", "route", "path", "status", "duration_ms", "bytes", "request_id", "client_ip"}
-
-
-class Note(Model):
-    text: str
 
 
 def a_server() -> Server:

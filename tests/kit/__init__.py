@@ -31,7 +31,8 @@ Durable work
     panics             exceptions that are no `Exception`
     internals          the private parts of a server that tests look at
 Applications
-    declarations       models sealed without a server
+    declarations       models sealed without a server, and what stops a server
+    notes              the least model, and a server of it
     shop               a small shop for many customers at once
     described_app      every field, relation and route that a description can show
     random_models random_queries           random applications, and requests for them

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from maniflex import Server
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.field import field
@@ -34,6 +35,13 @@ def problems_of(*arguments: Any) -> tuple[str, ...]:
     with pytest.raises(DeclarationError) as caught:
         sealed(*arguments)
     return caught.value.problems
+
+
+def refusal_of(server: Server) -> DeclarationError:
+    """What stops this server from being sealed."""
+    with pytest.raises(DeclarationError) as caught:
+        server.seal()
+    return caught.value
 
 
 def option(**options: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,8 @@ from maniflex.background.partitions.keeper import PartitionKeeper
 from maniflex.background.partitions.layout import RUNS, PartitionLayout, Period, read_layout
 from maniflex.background.partitions.mover import TABLES, partition_tables
 from maniflex.background.runs.api import Work
-from maniflex.db.port import Adapter
+from maniflex.db.port import Adapter, Row, Tx
+from maniflex.sql.statement import Dialect, Sql
 from tests.kit.postgres import execute
 
 ALL = [table for tables in TABLES.values() for table in tables]
@@ -75,3 +76,18 @@ def keeper_of(server: Server) -> PartitionKeeper:
     """The one that looks after the partitions of runs."""
     [keeper] = [one for one in server.work.services() if isinstance(one, PartitionKeeper)]
     return keeper
+
+
+class InTransaction:
+    """Statements of a store in one open transaction, whose locks are counted then."""
+
+    dialect = Dialect.POSTGRES
+
+    def __init__(self, tx: Tx) -> None:
+        self.write = tx.write
+
+    async def fetch(self, sql: Sql, budget: object = None) -> list[Row]:
+        return await self.write(sql)
+
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        return [await self.write(one) for one in statements]

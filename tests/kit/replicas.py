@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+
+from maniflex import Context, Model, Server, field
 from maniflex.db.postgres.replicated import POSITION
 from tests.kit.postgres import execute, fetch_value
 from tests.kit.private_postgres import PrivatePostgres, Standby
@@ -22,6 +26,27 @@ class ReplicatedDatabase:
     servers: ServerPair
     primary: str
     replica: str
+
+
+class Note(Model, export=True):
+    text: str = field(filterable=True)
+
+
+def server_with_replica(primary: str, replica: str, **settings: Any) -> Server:
+    """A server of notes whose route /where tells which of the two is asked."""
+    server = Server(primary, read_database=replica, metrics_enabled=True, **settings)
+    server.register(Note)
+
+    @server.action("GET", "/where")
+    async def where(ctx: Context) -> str:
+        [row] = await ctx.raw_query("SELECT pg_is_in_recovery() AS is_replica")
+        return "replica" if row["is_replica"] else "primary"
+
+    return server
+
+
+async def is_read_from(http: httpx.AsyncClient, place: str) -> bool:
+    return bool((await http.get("/api/where")).json()["data"] == place)
 
 
 @dataclass(frozen=True)

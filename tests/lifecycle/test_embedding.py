@@ -12,7 +12,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from maniflex import Model, Server
+from maniflex import Server
+from tests.kit.notes import Note
 from tests.kit.processes import free_port, start_process
 
 APP = """
@@ -25,10 +26,6 @@ server = Server(database="sqlite:///app.db")
 server.register(Note)
 server.on_shutdown(lambda: print("stopped in order", flush=True))
 """
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(database: str, static: Path | None = None) -> Server:

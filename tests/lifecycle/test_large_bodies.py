@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Model, Next, Server
+from maniflex import Context, Next, Server
 from maniflex.http import asgi
+from tests.kit.notes import Note
 from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
 
 PATIENCE = 60.0
 MEGABYTE = 1024 * 1024
 LARGE = 5 * MEGABYTE
-
-
-class Note(Model):
-    text: str
 
 
 @asynccontextmanager

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Model, Next, Server
+from maniflex import Context, Next, Server
 from maniflex.pipeline.observation import Observation
 from tests.kit.internals import clients_that_left
+from tests.kit.notes import Note
 from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
 from tests.kit.waiting import eventually
 
@@ -20,10 +21,6 @@ SLOW = {
     "SELECT count(*) AS c FROM n",
     "postgres": "SELECT 1 AS c FROM pg_sleep(3600)",
 }
-
-
-class Note(Model):
-    text: str
 
 
 class Signals:

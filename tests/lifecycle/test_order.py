@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 
-from maniflex import Config, Context, Model, Server
+from maniflex import Config, Context, Server
 from maniflex.app.lifecycle import LifecycleError
 from maniflex.errors import ManiflexError, Unavailable
 from maniflex.testing import client
+from tests.kit.notes import Note
 
 DEADLINE = timedelta(milliseconds=300)
 SLACK = 30  # seconds a busy machine may add; without a deadline these tests would hang for good
-
-
-class Note(Model):
-    text: str
 
 
 class Part:

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Model, Server
+from maniflex import Context, Server
+from tests.kit.notes import Note
 from tests.kit.sockets import Connection, a_request, connected, listening
 
 PATIENCE = 60.0
 LONG = b"GET /api/notes HTTP/1.1\r\nHost: test\r\nX-Long: " + b"x" * 200_000
-
-
-class Note(Model):
-    text: str
 
 
 @asynccontextmanager

@@ -13,13 +13,10 @@ import pytest
 
 from maniflex import Config, Model, Server
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.waiting import eventually
 
 LIVE = {"status": "ok"}
-
-
-class Note(Model):
-    text: str
 
 
 class Wire:

@@ -16,10 +16,8 @@ import pytest
 from maniflex import Context, Model, Next, Operation, Server, field, with_transaction
 from maniflex.errors import DeclarationError
 from maniflex.testing import client
-
-
-class Note(Model):
-    text: str
+from tests.kit.declarations import refusal_of
+from tests.kit.notes import Note
 
 
 class Late(Model):
@@ -208,12 +206,6 @@ def test_every_problem_of_an_app_is_in_one_message() -> None:
         assert part in text
 
 
-def problems_of(server: Server) -> tuple[str, ...]:
-    with pytest.raises(DeclarationError) as refused:
-        server.seal()
-    return refused.value.problems
-
-
 def test_route_conflicts_are_reported_together_with_everything_else() -> None:
     class Elsewhere(Model, database=5):
         text: str
@@ -224,7 +216,7 @@ def test_route_conflicts_are_reported_together_with_everything_else() -> None:
     server.action("FETCH", "/x")(handler)
     server.pipeline.auth.register(middleware, models=["Nte"])
 
-    text = "\n".join(problems_of(server))
+    text = "\n".join(refusal_of(server).problems)
 
     for part in ("both Note and action mine", "Elsewhere: database", "action FETCH /x", "'Nte'"):
         assert part in text
@@ -239,7 +231,7 @@ def test_route_conflicts_of_actions_are_found_even_if_no_model_can_be_read() -> 
     server.action("GET", "/x", name="one")(handler)
     server.action("GET", "/x", name="other")(handler)
 
-    text = "\n".join(problems_of(server))
+    text = "\n".join(refusal_of(server).problems)
 
     assert "Bad.age" in text
     assert "GET /api/x: both action one and action other" in text
@@ -257,7 +249,7 @@ def test_every_mistake_in_the_middleware_of_a_model_is_named() -> None:
     server = Server(":memory:")
     server.register(Wrong, Worse)
 
-    assert problems_of(server) == (
+    assert refusal_of(server).problems == (
         "Wrong: middleware: there is no step 'servcie'; did you mean 'service'?",
         "Wrong: middleware: 5 on the step 'auth' is not callable",
         "Wrong: middleware: 'no' on the step 'db' is not callable",
@@ -292,7 +284,7 @@ def test_middleware_that_does_not_take_ctx_and_next_is_refused(wrong: Any) -> No
     server.action("POST", "/x", middleware=[wrong])(handler)
 
     why = f"{wrong.__name__}: middleware is called with (ctx, next), which it does not take"
-    assert set(problems_of(server)) == {
+    assert set(refusal_of(server).problems) == {
         f"action POST /x: {why}",
         f"pipeline.auth: {why}",
         f"pipeline.service: {why}",
@@ -305,7 +297,7 @@ def test_a_computed_function_that_does_not_take_a_record_is_refused(wrong: Any) 
     server.register(Note)
     server.computed(Note, "wrong")(wrong)
 
-    [problem] = problems_of(server)
+    [problem] = refusal_of(server).problems
     assert problem.startswith("computed Note.wrong: it is called with (record) or (ctx, record)")
 
 
@@ -313,7 +305,7 @@ def test_an_action_that_takes_no_context_and_middleware_that_is_none_are_refused
     server = Server(":memory:")
     server.action("GET", "/x", middleware=[cast(Any, 5)])(no_parameters)
 
-    assert problems_of(server) == (
+    assert refusal_of(server).problems == (
         "action GET /x: the handler is called with (ctx), which it does not take",
         "action GET /x: middleware: 5 is not callable",
     )
@@ -363,7 +355,9 @@ def test_middleware_that_could_never_run_is_refused(scope: dict[str, Any], what:
     server.register(Note, Settings, Internal)
     server.pipeline.auth.register(middleware, **scope)
 
-    assert problems_of(server) == (f"pipeline.auth: middleware: nothing serves {what}, so it would not run",)
+    assert refusal_of(server).problems == (
+        f"pipeline.auth: middleware: nothing serves {what}, so it would not run",
+    )
 
 
 def test_the_own_middleware_of_a_headless_model_is_refused() -> None:
@@ -373,7 +367,7 @@ def test_the_own_middleware_of_a_headless_model_is_refused() -> None:
     server = Server(":memory:")
     server.register(Hidden)
 
-    [problem] = problems_of(server)
+    [problem] = refusal_of(server).problems
     assert "nothing serves requests to Hidden" in problem
 
 

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import Model, Server
+from maniflex import Server
+from tests.kit.notes import Note
 from tests.kit.sockets import listening
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(tmp_path: Path, **settings: Any) -> Server:

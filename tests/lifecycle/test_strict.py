@@ -16,10 +16,8 @@ from maniflex.doctor.run import codes
 from maniflex.middleware import auth, db
 from maniflex.testing import client
 from tests.kit import schema
-
-
-class Note(Model):
-    text: str
+from tests.kit.declarations import refusal_of
+from tests.kit.notes import Note
 
 
 class Tag(Model):
@@ -44,12 +42,6 @@ READY: dict[str, Any] = {
 }
 
 
-def problems_of(server: Server) -> list[str]:
-    with pytest.raises(DeclarationError) as refused:
-        server.seal()
-    return list(refused.value.problems)
-
-
 def careless_server(tmp_path: Path, **settings: Any) -> Server:
     server = Server(":memory:", storage="memory:", static_dir=tmp_path / "missing", **settings)
     server.register(Order, Film)
@@ -57,7 +49,7 @@ def careless_server(tmp_path: Path, **settings: Any) -> Server:
 
 
 def test_every_warning_of_the_declaration_is_in_one_message(tmp_path: Path) -> None:
-    files, buyer, static = sorted(problems_of(careless_server(tmp_path, strict=True)))
+    files, buyer, static = sorted(refusal_of(careless_server(tmp_path, strict=True)).problems)
 
     assert "/files: no auth middleware covers" in files
     assert buyer.startswith("Order.buyer_id: no model named 'Buyer' is registered")
@@ -129,7 +121,7 @@ def test_an_open_route_stops_the_start_with_every_other_missing_decision(databas
     @server.action("POST", "/pay")
     async def pay(ctx: Context) -> None: ...
 
-    problems = "\n".join(problems_of(server))
+    problems = "\n".join(refusal_of(server).problems)
 
     for part in (
         "GET, POST /api/notes: neither an authenticator nor an exemption",
@@ -163,7 +155,7 @@ def test_one_open_action_among_guarded_routes_is_named_alone() -> None:
     @server.action("POST", "/pay")
     async def pay(ctx: Context) -> None: ...
 
-    [problem] = problems_of(server)
+    [problem] = refusal_of(server).problems
     assert problem == "POST /api/pay: neither an authenticator nor an exemption stands before it"
 
 
@@ -188,7 +180,7 @@ def test_a_decision_lets_it_start(way: str) -> None:
 
 def test_a_guard_of_the_description_is_a_decision_too() -> None:
     server = guarded(Server(":memory:", production=True, auto_migrate=False))
-    [problem] = problems_of(server)
+    [problem] = refusal_of(server).problems
     assert "the API description is open" in problem
 
     server = guarded(Server(":memory:", production=True, auto_migrate=False))
@@ -247,7 +239,7 @@ def silenced_server(**settings: Any) -> Server:
 @pytest.mark.parametrize("production", [False, True])
 def test_what_is_silenced_for_the_doctor_is_a_note_and_no_problem(production: bool) -> None:
     if production:
-        problems = problems_of(silenced_server(production=True))
+        problems = list(refusal_of(silenced_server(production=True)).problems)
         notes: list[str] = []
     else:
         problems, notes = silenced_server().production_report()

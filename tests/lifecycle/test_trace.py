@@ -14,10 +14,7 @@ from maniflex import Context, Model, Next, Operation, Server
 from maniflex.config import Trace
 from maniflex.middleware import db
 from maniflex.testing import client
-
-
-class Note(Model):
-    text: str
+from tests.kit.notes import Note
 
 
 class Other(Model):

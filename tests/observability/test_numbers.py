@@ -10,17 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server
+from maniflex import Context, Server
 from maniflex.pipeline.observation import MOST_CODES
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.processes import free_port, run_command, serve_process
 from tests.kit.waiting import eventually
 
 TOKEN = "a token of some length"
-
-
-class Note(Model):
-    text: str
 
 
 def numbers(page: str, name: str) -> dict[str, float]:

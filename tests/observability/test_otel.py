@@ -20,18 +20,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from maniflex import Context, DeclarationError, Model, Next, Run, Server
+from maniflex import Context, DeclarationError, Next, Run, Server
 from maniflex.background.outbox.message import Message
 from maniflex.ext import otel
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.waiting import eventually
 
 TRACE_ID, SPAN_ID = "ab" * 16, "cd" * 8
 TRACEPARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"
-
-
-class Note(Model):
-    text: str
 
 
 class Traces:

@@ -8,15 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Server, Trace
+from maniflex import AuthInfo, Context, Next, Server, Trace
 from maniflex.testing import client
+from tests.kit.notes import Note
 
 HEADER = "server-timing"
 ENTRY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+;dur=\d+\.\d{3}(;desc=\"[^\"]*\")?")
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(**settings: Any) -> Server:

@@ -23,19 +23,10 @@ from maniflex.middleware.openapi import (
 )
 from maniflex.pipeline.context import OpenAPIContext
 from maniflex.testing import client
+from tests.kit.notes import note_server
 from tests.kit.waiting import eventually
 
 ASSETS = Path(maniflex.openapi.__file__).parent / "reference"
-
-
-class Note(Model):
-    text: str
-
-
-def noted(**settings: Any) -> Server:
-    server = Server(**settings)
-    server.register(Note)
-    return server
 
 
 async def refuse(ctx: Context, next: Next) -> None:
@@ -45,7 +36,7 @@ async def refuse(ctx: Context, next: Next) -> None:
 
 
 async def test_the_description_is_served_below_the_prefix_and_the_page_at_the_root(database_url: str) -> None:
-    async with client(noted(path_prefix="/v1"), database=database_url) as http:
+    async with client(note_server(path_prefix="/v1"), database=database_url) as http:
         document = await http.get("/v1/openapi.json")
         page = await http.get("/docs")
         head = await http.head("/docs")
@@ -58,7 +49,7 @@ async def test_the_description_is_served_below_the_prefix_and_the_page_at_the_ro
 
 
 async def test_the_page_needs_nothing_from_elsewhere() -> None:
-    async with client(noted()) as http:
+    async with client(note_server()) as http:
         page = await http.get("/docs")
         needed = re.findall(r'(?:src|href)="(docs/[^"]+)"', page.text)
         needed += [f"docs/{path.name}" for path in ASSETS.glob("*.js") if f"docs/{path.name}" not in needed]
@@ -82,13 +73,13 @@ async def test_the_page_needs_nothing_from_elsewhere() -> None:
     ],
 )
 async def test_both_can_be_switched_off(settings: dict[str, bool], statuses: list[int]) -> None:
-    async with client(noted(**settings)) as http:
+    async with client(note_server(**settings)) as http:
         paths = ("/api/openapi.json", "/docs", "/docs/reference.js")
         assert [(await http.get(path)).status_code for path in paths] == statuses
 
 
 async def test_one_guard_covers_the_description_and_the_page_and_nothing_else() -> None:
-    server = noted()
+    server = note_server()
     server.pipeline.openapi.auth.register(refuse)
 
     async with client(server) as http:
@@ -104,7 +95,7 @@ async def test_one_guard_covers_the_description_and_the_page_and_nothing_else() 
 
 
 async def test_helpers_shape_the_document_in_the_order_they_are_registered() -> None:
-    server = noted()
+    server = note_server()
     bearer = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
     for change in (
         set_title("Notes"),
@@ -135,7 +126,7 @@ async def test_helpers_shape_the_document_in_the_order_they_are_registered() -> 
 
 
 async def test_a_helper_before_the_step_does_the_same() -> None:
-    server = noted()
+    server = note_server()
     server.pipeline.openapi.generate.register(set_title("Notes"))
 
     async with client(server) as http:
@@ -143,7 +134,7 @@ async def test_a_helper_before_the_step_does_the_same() -> None:
 
 
 async def test_a_change_for_one_caller_is_not_seen_by_the_next() -> None:
-    server = noted()
+    server = note_server()
 
     @server.pipeline.openapi.generate.middleware(at="after")
     async def hide(ctx: OpenAPIContext, next: Next) -> None:
@@ -160,7 +151,7 @@ async def test_a_change_for_one_caller_is_not_seen_by_the_next() -> None:
 
 
 async def test_steps_can_be_replaced() -> None:
-    server = noted()
+    server = note_server()
 
     @server.pipeline.openapi.generate.middleware(at="replace")
     async def own(ctx: OpenAPIContext, next: Next) -> None:
@@ -181,7 +172,7 @@ async def test_steps_can_be_replaced() -> None:
 
 
 async def test_a_known_version_is_not_sent_again() -> None:
-    async with client(noted()) as http:
+    async with client(note_server()) as http:
         first = await http.get("/api/openapi.json")
         again = await http.get("/api/openapi.json", headers={"if-none-match": first.headers["etag"]})
 
@@ -189,7 +180,7 @@ async def test_a_known_version_is_not_sent_again() -> None:
 
 
 async def test_a_version_is_known_by_its_tag_in_any_form_the_header_has() -> None:
-    async with client(noted()) as http:
+    async with client(note_server()) as http:
         tag = (await http.get("/api/openapi.json")).headers["etag"]
         known = {
             wanted: (await http.get("/api/openapi.json", headers={"if-none-match": wanted})).status_code
@@ -206,7 +197,7 @@ async def test_a_version_is_known_by_its_tag_in_any_form_the_header_has() -> Non
 
 async def test_the_compressed_form_has_a_tag_of_its_own() -> None:
     plain, gzip = {"accept-encoding": "identity"}, {"accept-encoding": "gzip"}
-    async with client(noted()) as http:
+    async with client(note_server()) as http:
         whole = await http.get("/api/openapi.json", headers=plain)
         small = await http.get("/api/openapi.json", headers=gzip)
         tag = {"if-none-match": small.headers["etag"]}
@@ -220,7 +211,7 @@ async def test_the_compressed_form_has_a_tag_of_its_own() -> None:
 
 
 async def test_mounted_under_another_application_it_says_where_the_paths_begin() -> None:
-    server = noted()
+    server = note_server()
     app = Starlette(routes=[Mount("/inner", server)])
 
     async with client(server):
@@ -235,7 +226,7 @@ async def test_mounted_under_another_application_it_says_where_the_paths_begin()
 
 
 def test_its_steps_are_sealed_with_the_server() -> None:
-    server = noted(database=":memory:")
+    server = note_server(database=":memory:")
     server.seal()
 
     with pytest.raises(DeclarationError, match=r"openapi\.generate: the server is sealed"):
@@ -243,7 +234,7 @@ def test_its_steps_are_sealed_with_the_server() -> None:
 
 
 async def test_the_document_comes_compressed_to_whoever_takes_it() -> None:
-    server = noted()
+    server = note_server()
     async with client(server) as http:
         plain = await http.get("/api/openapi.json", headers={"accept-encoding": "identity"})
         small = await http.get("/api/openapi.json", headers={"accept-encoding": "gzip"})
@@ -272,7 +263,7 @@ async def test_others_are_answered_while_the_document_of_many_models_is_made() -
 
 
 async def test_a_server_that_listens_has_made_its_description_before_anybody_asks(sqlite_url: str) -> None:
-    server = noted(database=sqlite_url)
+    server = note_server(database=sqlite_url)
     messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     answers: list[str] = []
 

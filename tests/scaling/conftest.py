@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import pytest
 
+from tests.kit.postgres import execute
 from tests.kit.private_postgres import private_postgres, standby_of
 from tests.kit.replicas import ReplicatedDatabase, ServerPair
 
@@ -29,3 +31,12 @@ async def pair(servers: ServerPair) -> AsyncIterator[ReplicatedDatabase]:
     database = await servers.create_database()
     yield database
     await servers.follow_after(0)
+
+
+@pytest.fixture
+async def role(postgres_url: str) -> AsyncIterator[str]:
+    """A role that owns what it makes in the database of the test."""
+    name = f"part_{uuid4().hex[:12]}"
+    await execute(postgres_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA public TO {name}")
+    yield name
+    await execute(postgres_url, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")

@@ -7,15 +7,12 @@ import logging
 import httpx
 import pytest
 
-from maniflex import Model, Run, Server
+from maniflex import Run, Server
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.testing import client
+from tests.kit.notes import Note
 from tests.kit.private_postgres import private_postgres
 from tests.kit.waiting import eventually
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(database: str | PostgresAdapter) -> Server:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import pytest
 
@@ -81,14 +79,6 @@ async def test_a_table_that_others_hang_on_is_not_moved(
 
 
 # -- roles
-
-
-@pytest.fixture
-async def role(postgres_url: str) -> AsyncIterator[str]:
-    name = f"part_{uuid4().hex[:12]}"
-    await execute(postgres_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA public TO {name}")
-    yield name
-    await execute(postgres_url, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 def as_role(url: str, role: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -106,29 +105,20 @@ def test_the_doctor_says_the_same_of_a_database_with_and_without_partitions(
 # -- roles, clocks and tables
 
 
-@pytest.fixture
-async def owner(postgres_url: str) -> AsyncIterator[str]:
-    """A role that owns its tables and may make no others."""
-    name = f"part_{uuid4().hex[:12]}"
-    await execute(postgres_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA public TO {name}")
-    yield name
-    await execute(postgres_url, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
-
-
 async def test_an_owner_that_may_make_no_tables_goes_on_without_new_partitions(
-    postgres_url: str, owner: str, caplog: pytest.LogCaptureFixture
+    postgres_url: str, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = urlsplit(postgres_url)
-    url = parts._replace(netloc=f"{owner}@{parts.netloc.rpartition('@')[2]}").geturl()
+    url = parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}").geturl()
     async with a_server(url) as server:
         await server.work.submit("part.ok", idempotency_key="one")
-        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {owner}")
+        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {role}")
         with pytest.raises(ManiflexError):
             await partition(server)
         run = await server.work.submit("part.ok", idempotency_key="two")
-        await execute(postgres_url, f"GRANT CREATE ON SCHEMA public TO {owner}")
+        await execute(postgres_url, f"GRANT CREATE ON SCHEMA public TO {role}")
         await partition(server, datetime.now(UTC) - timedelta(days=10))
-        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {owner}")
+        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {role}")
         with caplog.at_level(logging.WARNING):
             await keeper_of(server).tick()
         assert "the partitions of workflow_run could not be made" in caplog.text

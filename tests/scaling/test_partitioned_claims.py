@@ -9,10 +9,10 @@ from maniflex import Server
 from maniflex._ids import first_id, new_id
 from maniflex.background.runs.rows import ClaimedRun, ClaimTerms
 from maniflex.background.runs.store_postgres import FULL_LOOK_EVERY, PostgresRunStore
-from maniflex.db.port import Tx
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql
 from tests.kit.partitioned_server import (
     RUN,
+    InTransaction,
     a_server,
     adapter_of,
     aged_partition,
@@ -27,15 +27,6 @@ LOCKED = """
 SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
  WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'workflow_run%'
 """
-
-
-class InTransaction:
-    """Statements of a store in one open transaction, whose locks are counted then."""
-
-    dialect = Dialect.POSTGRES
-
-    def __init__(self, tx: Tx) -> None:
-        self.write = tx.write
 
 
 def terms(limit: int = 10) -> ClaimTerms:

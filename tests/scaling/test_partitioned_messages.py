@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,9 +26,15 @@ from maniflex.background.outbox.model import (
 from maniflex.background.outbox.store import FULL_LOOK_EVERY, OutboxStore
 from maniflex.background.partitions.keeper import PartitionKeeper
 from maniflex.background.partitions.layout import MESSAGES
-from maniflex.db.port import Row, Tx
-from maniflex.sql.statement import Dialect, Sql
-from tests.kit.partitioned_server import a_server, adapter_of, aged_partition, layout_of, partition
+from maniflex.sql.statement import Sql
+from tests.kit.partitioned_server import (
+    InTransaction,
+    a_server,
+    adapter_of,
+    aged_partition,
+    layout_of,
+    partition,
+)
 from tests.kit.postgres import execute, fetch_value
 
 LOCKED = """
@@ -39,21 +45,6 @@ ROWS = (
     "INSERT INTO outbox_event (id, seq, kind, key, status, payload, retry_at, published_at, attempts,"
     " claimed_with, created_at, updated_at)"
 )
-
-
-class InTransaction:
-    """Statements of a store in one open transaction, whose locks are counted then."""
-
-    dialect = Dialect.POSTGRES
-
-    def __init__(self, tx: Tx) -> None:
-        self.write = tx.write
-
-    async def fetch(self, sql: Sql, budget: object = None) -> list[Row]:
-        return await self.write(sql)
-
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
-        return [await self.write(one) for one in statements]
 
 
 def message_keeper(server: Server) -> PartitionKeeper:

@@ -11,33 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, Model, Run, Server, field
+from maniflex import Context, Run, Server
 from maniflex.db.postgres.replicated import REPLAYED, ReplicatedAdapter
 from maniflex.middleware import db
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.postgres import execute, fetch_value
-from tests.kit.replicas import ReplicatedDatabase
+from tests.kit.replicas import Note, ReplicatedDatabase, server_with_replica
 from tests.kit.waiting import eventually
 
 HEADER = "x-database-position"
 BEHIND = 5.0  # seconds
-
-
-class Note(Model, export=True):
-    text: str = field(filterable=True)
-
-
-def a_server(pair: ReplicatedDatabase, **settings: Any) -> Server:
-    server = Server(pair.primary, read_database=pair.replica, **settings)
-    server.register(Note)
-
-    @server.action("GET", "/where")
-    async def where(ctx: Context) -> str:
-        [row] = await ctx.raw_query("SELECT pg_is_in_recovery() AS is_replica")
-        return "replica" if row["is_replica"] else "primary"
-
-    return server
 
 
 @asynccontextmanager
@@ -63,7 +47,7 @@ async def test_a_read_that_brings_the_position_of_a_write_finds_it(
     pair: ReplicatedDatabase, long_mode: bool, delay: float
 ) -> None:
     rounds = 1_000 if long_mode else 100
-    async with behind(pair, a_server(pair), delay) as http:
+    async with behind(pair, server_with_replica(pair.primary, pair.replica), delay) as http:
         missing = stale = 0
         for _ in range(rounds):
             path, position = await post(http)
@@ -76,7 +60,7 @@ async def test_a_read_that_brings_the_position_of_a_write_finds_it(
 
 
 async def test_lists_counts_and_streams_show_the_write_too(pair: ReplicatedDatabase) -> None:
-    async with behind(pair, a_server(pair)) as http:
+    async with behind(pair, server_with_replica(pair.primary, pair.replica)) as http:
         _, position = await post(http)
         for path in ("/api/notes", "/api/notes?filter=text:eq:new", "/api/notes/export?format=csv"):
             with_position = await http.get(path, headers={HEADER: position})
@@ -86,7 +70,7 @@ async def test_lists_counts_and_streams_show_the_write_too(pair: ReplicatedDatab
 
 
 async def test_a_position_that_the_replica_has_passed_is_read_there(pair: ReplicatedDatabase) -> None:
-    async with behind(pair, a_server(pair), 0) as http:
+    async with behind(pair, server_with_replica(pair.primary, pair.replica), 0) as http:
         _, position = await post(http)
         await pair.servers.until_caught_up()
         answer = await http.get("/api/where", headers={HEADER: position})
@@ -97,13 +81,16 @@ async def test_a_position_that_the_replica_has_passed_is_read_there(pair: Replic
 
 
 async def test_processes_read_each_others_positions(pair: ReplicatedDatabase) -> None:
-    async with behind(pair, a_server(pair)) as one, client(a_server(pair), database=None) as other:
+    async with (
+        behind(pair, server_with_replica(pair.primary, pair.replica)) as one,
+        client(server_with_replica(pair.primary, pair.replica), database=None) as other,
+    ):
         path, position = await post(one)
         assert (await other.get(path, headers={HEADER: position})).status_code == 200
 
 
 async def test_a_browser_keeps_the_position_in_a_cookie(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair, position_cookie="seen", read_max_lag=20)
+    server = server_with_replica(pair.primary, pair.replica, position_cookie="seen", read_max_lag=20)
     async with behind(pair, server) as http:
         answer = await http.post("/api/notes", json={"text": "new"})
         path = f"/api/notes/{answer.json()['data']['id']}"
@@ -114,7 +101,7 @@ async def test_a_browser_keeps_the_position_in_a_cookie(pair: ReplicatedDatabase
 
 
 async def test_a_request_finds_what_it_wrote(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
 
     @server.action("GET", "/visit")  # it writes although it is a GET
     async def visit(ctx: Context) -> list[str]:
@@ -143,7 +130,7 @@ async def test_a_request_finds_what_it_wrote(pair: ReplicatedDatabase) -> None:
 
 
 async def test_a_request_that_may_write_reads_from_the_primary(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
 
     @server.action("POST", "/look")
     async def look(ctx: Context) -> int:
@@ -159,7 +146,7 @@ async def test_a_request_that_may_write_reads_from_the_primary(pair: ReplicatedD
 
 
 async def test_primary_is_a_block_whose_reads_are_current(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
 
     @server.action("GET", "/counts")
     async def counts(ctx: Context) -> list[int]:
@@ -178,7 +165,7 @@ async def test_primary_is_a_block_whose_reads_are_current(pair: ReplicatedDataba
 
 
 async def test_a_run_finds_what_it_was_submitted_for_and_what_it_wrote(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
 
     @server.work.handler("default.read", max_attempts=1)
     async def read(run: Run) -> dict[str, Any]:
@@ -202,7 +189,7 @@ async def test_a_run_finds_what_it_was_submitted_for_and_what_it_wrote(pair: Rep
 async def test_limits_that_write_in_every_request_leave_its_reads_on_the_replica(
     pair: ReplicatedDatabase,
 ) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
     server.pipeline.db.register(db.rate_limit(100))
     async with behind(pair, server) as http:
         path, position = await post(http)
@@ -211,7 +198,7 @@ async def test_limits_that_write_in_every_request_leave_its_reads_on_the_replica
 
 
 async def test_a_cache_keeps_nothing_that_is_behind(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
     server.pipeline.db.register(db.cache_query(ttl=300), models=[Note])
     async with behind(pair, server) as http:
         assert (await http.get("/api/notes")).json()["data"] == []
@@ -220,7 +207,7 @@ async def test_a_cache_keeps_nothing_that_is_behind(pair: ReplicatedDatabase) ->
 
 
 async def test_a_replica_too_far_behind_is_not_read_from(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair, read_max_lag=1, metrics_enabled=True)
+    server = server_with_replica(pair.primary, pair.replica, read_max_lag=1)
     async with behind(pair, server, 30) as http:
         path, _ = await post(http)
 
@@ -253,7 +240,7 @@ async def test_a_primary_that_nobody_writes_to_makes_no_replica_late(pair: Repli
 
 
 async def test_a_task_of_the_server_reads_from_the_primary(pair: ReplicatedDatabase) -> None:
-    server = a_server(pair)
+    server = server_with_replica(pair.primary, pair.replica)
     places: asyncio.Queue[bool] = asyncio.Queue()
 
     async def look() -> None:
@@ -292,7 +279,7 @@ async def test_on_one_database_the_same_code_runs_and_no_header_is_sent(database
 
 async def test_what_durable_work_knows_comes_from_the_primary(pair: ReplicatedDatabase) -> None:
     clock = FakeClock()
-    server = a_server(pair, clock=clock)
+    server = server_with_replica(pair.primary, pair.replica, clock=clock)
 
     @server.work.handler("default.ok", backoff=lambda attempt: timedelta(0))
     async def ok(run: Run) -> None: ...

@@ -14,7 +14,6 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server, field
 from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.db.postgres.replicated import Replica, ReplicatedAdapter
 from maniflex.errors import ConfigError
@@ -23,27 +22,11 @@ from maniflex.testing import client
 from tests.kit.postgres import execute
 from tests.kit.private_postgres import PrivatePostgres, standby_of
 from tests.kit.processes import MANIFLEX, Served, free_port, start_process
-from tests.kit.replicas import ReplicatedDatabase
+from tests.kit.replicas import ReplicatedDatabase, is_read_from, server_with_replica
 from tests.kit.waiting import eventually
 
 PER_SECOND = 60
 HUNG_WITHIN = 8.0  # a read on a server that hangs is asked of the primary by then
-
-
-class Note(Model):
-    text: str = field(filterable=True)
-
-
-def a_server(primary: str, replica: str) -> Server:
-    server = Server(primary, read_database=replica, metrics_enabled=True)
-    server.register(Note)
-
-    @server.action("GET", "/where")
-    async def where(ctx: Context) -> str:
-        [row] = await ctx.raw_query("SELECT pg_is_in_recovery() AS is_replica")
-        return "replica" if row["is_replica"] else "primary"
-
-    return server
 
 
 class Load:
@@ -82,10 +65,6 @@ class Load:
         self._over = True
 
 
-async def is_read_from(http: httpx.AsyncClient, place: str) -> bool:
-    return bool((await http.get("/api/where")).json()["data"] == place)
-
-
 def kill(standby: PrivatePostgres) -> None:
     standby.kill()
 
@@ -101,7 +80,7 @@ async def test_a_replica_that_goes_away_under_load_fails_no_request(
     lasting = 20 if long_mode else 2
     async with standby_of(pair.servers.primary) as standby:
         replica = pair.replica.replace(str(pair.servers.standby.port), str(standby.port))
-        server = a_server(pair.primary, replica)
+        server = server_with_replica(pair.primary, replica)
         async with client(server, database=None) as http:
             await eventually(lambda: is_read_from(http, "replica"), "reads from the replica")
             load = Load(http)
@@ -133,7 +112,7 @@ async def test_a_process_starts_while_the_replica_is_away(
     async with standby_of(pair.servers.primary) as standby:
         replica = pair.replica.replace(str(pair.servers.standby.port), str(standby.port))
         standby.kill()
-        server = a_server(pair.primary, replica)
+        server = server_with_replica(pair.primary, replica)
         with caplog.at_level(logging.INFO, "maniflex.db"):
             async with client(server, database=None) as http:
                 assert (await http.get("/ready")).status_code == 200
@@ -148,7 +127,7 @@ async def test_a_process_starts_while_the_replica_is_away(
 async def test_a_replica_that_refuses_the_login_stops_the_start(pair: ReplicatedDatabase) -> None:
     wrong = pair.replica.replace("postgres:", "postgres:not-")
     with pytest.raises(ConfigError, match="refused the login"):
-        async with client(a_server(pair.primary, wrong), database=None):
+        async with client(server_with_replica(pair.primary, wrong), database=None):
             pass
 
 
@@ -156,14 +135,14 @@ async def test_another_database_is_no_replica(pair: ReplicatedDatabase, postgres
     other_database = pair.replica.rpartition("/")[0] + "/postgres"
     for wrong, what in ((other_database, "database"), (postgres_url, "server")):
         with pytest.raises(ConfigError, match=f"is no replica of this {what}"):
-            async with client(a_server(pair.primary, wrong), database=None):
+            async with client(server_with_replica(pair.primary, wrong), database=None):
                 pass
 
 
 async def test_a_replica_that_was_promoted_beside_the_primary_is_left(pair: ReplicatedDatabase) -> None:
     async with standby_of(pair.servers.primary) as standby:
         replica = pair.replica.replace(str(pair.servers.standby.port), str(standby.port))
-        async with client(a_server(pair.primary, replica), database=None) as http:
+        async with client(server_with_replica(pair.primary, replica), database=None) as http:
             await eventually(lambda: is_read_from(http, "replica"), "reads from the replica")
             await execute(standby.url, "SELECT pg_promote()")
             note = await http.post("/api/notes", json={"text": "new"})

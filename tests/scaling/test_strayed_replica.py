@@ -5,37 +5,16 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server, field
 from maniflex.testing import client
 from tests.kit.postgres import execute, fetch_value
 from tests.kit.private_postgres import PrivatePostgres, private_postgres, standby_of
-from tests.kit.replicas import ReplicatedDatabase
+from tests.kit.replicas import ReplicatedDatabase, is_read_from, server_with_replica
 from tests.kit.waiting import eventually
 
 HEADER = "x-database-position"
 LOST = "SELECT pg_logical_emit_message(false, 'lost', repeat('-', 4000000))"
 MAY_FOLLOW = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn"
 REPLAYED = "SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn"
-
-
-class Note(Model):
-    text: str = field(filterable=True)
-
-
-def a_server(primary: str, replica: str) -> Server:
-    server = Server(primary, read_database=replica)
-    server.register(Note)
-
-    @server.action("GET", "/where")
-    async def where(ctx: Context) -> str:
-        [row] = await ctx.raw_query("SELECT pg_is_in_recovery() AS is_replica")
-        return "replica" if row["is_replica"] else "primary"
-
-    return server
-
-
-async def is_read_from(http: httpx.AsyncClient, place: str) -> bool:
-    return bool((await http.get("/api/where")).json()["data"] == place)
 
 
 async def lose_the_last_of_the_log(
@@ -62,7 +41,7 @@ async def test_a_replica_with_more_than_a_new_primary_is_not_read_from(
         await primary.start()
         async with standby_of(primary) as chosen, standby_of(primary) as replica:
             hosts = primary.url.replace(f":{primary.port}", f":{primary.port},127.0.0.1:{chosen.port}")
-            async with client(a_server(hosts, replica.url), database=None) as http:
+            async with client(server_with_replica(hosts, replica.url), database=None) as http:
                 await eventually(lambda: is_read_from(http, "replica"), "reads from the replica")
                 await lose_the_last_of_the_log(primary, chosen, replica)
                 path, position = await write_again(http)
@@ -89,11 +68,11 @@ async def write_again(http: httpx.AsyncClient) -> tuple[str, str]:
 async def test_a_process_does_not_read_from_a_replica_whose_age_it_does_not_know(
     pair: ReplicatedDatabase,
 ) -> None:
-    async with client(a_server(pair.primary, pair.replica), database=None) as http:
+    async with client(server_with_replica(pair.primary, pair.replica), database=None) as http:
         await pair.servers.until_caught_up()
         await pair.servers.follow_after(3600)
         answer = await http.post("/api/notes", json={"text": "an hour old"})
-    async with client(a_server(pair.primary, pair.replica), database=None) as http:
+    async with client(server_with_replica(pair.primary, pair.replica), database=None) as http:
         found = await http.get(f"/api/notes/{answer.json()['data']['id']}")
         assert found.status_code == 200
         await pair.servers.follow_after(0)

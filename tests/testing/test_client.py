@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Run, Server
+from maniflex import AuthInfo, Context, Next, Run, Server
 from maniflex.errors import ConfigError
 from maniflex.testing import FakeClock, client
+from tests.kit.notes import Note
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-class Note(Model):
-    text: str
 
 
 def a_server() -> Server:

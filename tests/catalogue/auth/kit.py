@@ -15,9 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from maniflex import Context, Model, Next, Server, field
 from maniflex.pipeline.entry import Entry
 from maniflex.testing import FakeClock, client
-from tests.kit.http import data_of, error_of
-
-__all__ = ["data_of", "error_of"]
+from tests.kit.notes import Note
 
 SECRET = "a secret of at least thirty-two bytes"
 OTHER_SECRET = "another secret of at least 32 bytes"
@@ -31,10 +29,6 @@ ED_KEY = ed25519.Ed25519PrivateKey.generate()
 class Post(Model):
     title: str
     author: str = field(default="")
-
-
-class Note(Model):
-    text: str
 
 
 def pem(key: Any) -> str:

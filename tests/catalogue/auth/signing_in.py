@@ -8,7 +8,8 @@ import httpx
 
 from maniflex import AuthInfo, Context, Server
 from maniflex.middleware import auth
-from tests.catalogue.auth.kit import SECRET, app, data_of
+from tests.catalogue.auth.kit import SECRET, app
+from tests.kit.http import data_of
 
 PASSWORD = "correct horse battery"
 

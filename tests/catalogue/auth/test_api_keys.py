@@ -14,7 +14,8 @@ from maniflex import DeclarationError, Model, Server, field
 from maniflex.middleware import auth
 from maniflex.middleware.auth.credential_store import ApiKey, digest_of
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, serving
+from tests.kit.http import data_of, error_of
 from tests.kit.stored_bytes import stored_bytes
 
 ADA = bearer(roles=["editor", "reader"], scope="read write", org="acme")

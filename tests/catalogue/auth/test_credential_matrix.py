@@ -18,7 +18,8 @@ import pytest
 from maniflex import AuthInfo, Context, Server
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, serving
+from tests.kit.http import data_of, error_of
 
 ROBOT = "a-key-of-sixteen-letters-or-more"
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)

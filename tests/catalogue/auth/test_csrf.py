@@ -10,20 +10,17 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, DeclarationError, Next, Operation, Server
+from maniflex import AuthInfo, Context, Next, Operation
 from maniflex.middleware import auth
 from maniflex.pipeline.entry import Entry
 from maniflex.storage import LocalStorage
-from tests.catalogue.auth.kit import SECRET, Note, Post, app, bearer, data_of, error_of, serving, token
+from tests.catalogue.auth.kit import SECRET, Post, app, bearer, serving, token
+from tests.kit.declarations import refusal_of
+from tests.kit.http import data_of, error_of
+from tests.kit.notes import Note
 
 BODY = {"title": "x"}
 KEY = "a-key-of-sixteen-letters-or-more"
-
-
-def problems_of(server: Server) -> str:
-    with pytest.raises(DeclarationError) as caught:
-        server.seal()
-    return str(caught.value)
 
 
 async def post(
@@ -221,13 +218,13 @@ async def test_calls_from_code_need_no_token(database_url: str) -> None:
     ],
 )
 def test_a_wrong_argument_stops_the_start(options: dict[str, Any], text: str) -> None:
-    assert text in problems_of(app(auth.csrf(**options)))
+    assert text in str(refusal_of(app(auth.csrf(**options))))
 
 
 def test_bound_tokens_stand_after_the_authenticator() -> None:
     server = app(auth.csrf(secret="s" * 32), auth.jwt(SECRET))
 
-    assert "register it after the authenticators" in problems_of(server)
+    assert "register it after the authenticators" in str(refusal_of(server))
 
 
 def test_a_cookie_needs_csrf_on_every_unsafe_route() -> None:
@@ -237,13 +234,13 @@ def test_a_cookie_needs_csrf_on_every_unsafe_route() -> None:
     @server.action("POST", "/pay")
     async def pay(ctx: Context) -> None: ...
 
-    said = problems_of(server)
+    said = str(refusal_of(server))
     for route in ("create of Post", "delete of Note", "POST /pay"):
         assert route in said
     assert "/me" not in said
 
     server.pipeline.auth.register(auth.csrf(), models=[Post, Note])
-    assert "must cover POST /pay" in problems_of(server)
+    assert "must cover POST /pay" in str(refusal_of(server))
     server.pipeline.auth.register(auth.csrf(), operations="action")
     server.seal()
 
@@ -316,7 +313,7 @@ def test_bound_tokens_are_judged_route_by_route() -> None:
 
     server = app(auth.csrf(secret="s" * 32))
     server.pipeline.auth.register(auth.jwt(SECRET), models=[Note])
-    said = problems_of(server)
+    said = str(refusal_of(server))
     assert "register it after the authenticators: auth.jwt comes later on" in said
     assert "create of Note" in said
     assert "Post" not in said
@@ -326,13 +323,13 @@ def test_bound_tokens_are_judged_route_by_route() -> None:
     @server.action("POST", "/pay", middleware=[auth.jwt(SECRET)])
     async def pay(ctx: Context) -> None: ...
 
-    assert "auth.jwt comes later on POST /pay" in problems_of(server)
+    assert "auth.jwt comes later on POST /pay" in str(refusal_of(server))
 
 
 def test_a_cookie_needs_csrf_on_the_routes_of_files_too(tmp_path: Path) -> None:
     server = app(auth.jwt(SECRET, cookie="session"), storage=LocalStorage(tmp_path))
     server.pipeline.auth.register(auth.csrf(), models=[Post, Note])
-    said = problems_of(server)
+    said = str(refusal_of(server))
     for route in ("POST /files", "DELETE /files"):
         assert route in said
     server.pipeline.auth.register(auth.csrf(), operations=[*Operation.FILES, Operation.PRESIGN_UPLOAD])
@@ -341,7 +338,7 @@ def test_a_cookie_needs_csrf_on_the_routes_of_files_too(tmp_path: Path) -> None:
 
 def test_no_key_is_read_from_the_cookies() -> None:
     for entry in (auth.api_keys("Cookie", {KEY: AuthInfo(user_id="r")}), auth.jwt(SECRET, header="cookie")):
-        assert "sent by browsers unasked" in problems_of(app(entry))
+        assert "sent by browsers unasked" in str(refusal_of(app(entry)))
 
 
 def test_a_cookie_in_an_action_needs_csrf_there() -> None:
@@ -350,7 +347,7 @@ def test_a_cookie_in_an_action_needs_csrf_there() -> None:
     @server.action("POST", "/pay", middleware=[auth.jwt(SECRET, cookie="session")])
     async def pay(ctx: Context) -> None: ...
 
-    assert "must cover POST /pay" in problems_of(server)
+    assert "must cover POST /pay" in str(refusal_of(server))
 
 
 async def test_asking_for_a_token_without_csrf_is_an_error(database_url: str) -> None:

@@ -24,11 +24,10 @@ from tests.catalogue.auth.kit import (
     RSA_KEY,
     SECRET,
     app,
-    data_of,
-    error_of,
     later,
     serving,
 )
+from tests.kit.http import data_of, error_of
 
 SECOND_KEY = rsa.generate_private_key(65537, 2048)
 

@@ -13,7 +13,7 @@ import jwt as pyjwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from maniflex import AuthInfo, Context, DeclarationError, Operation, Server
+from maniflex import AuthInfo, Context, Operation, Server
 from maniflex.middleware import auth
 from maniflex.middleware.auth.bearer import TokenMemory
 from maniflex.middleware.auth.keys import cost_of, key_of
@@ -29,19 +29,13 @@ from tests.catalogue.auth.kit import (
     Post,
     app,
     bearer,
-    data_of,
-    error_of,
     later,
     pem,
     serving,
     token,
 )
-
-
-def problems_of(server: Server) -> str:
-    with pytest.raises(DeclarationError) as caught:
-        server.seal()
-    return str(caught.value)
+from tests.kit.declarations import refusal_of
+from tests.kit.http import data_of, error_of
 
 
 def signed(header: dict[str, Any] | str, claims: Any, signature: str = "c2ln") -> str:
@@ -404,11 +398,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "text"), MISTAKES)
 def test_a_wrong_argument_stops_the_start(options: dict[str, Any], text: str) -> None:
-    assert text in problems_of(app(auth.jwt(**options)))
+    assert text in str(refusal_of(app(auth.jwt(**options))))
 
 
 def test_all_mistakes_are_in_one_message_and_no_secret_is(caplog: pytest.LogCaptureFixture) -> None:
-    said = problems_of(app(auth.jwt(SECRET, algorithms=["RS256"]), auth.jwt(""), auth.block_operation()))
+    said = str(refusal_of(app(auth.jwt(SECRET, algorithms=["RS256"]), auth.jwt(""), auth.block_operation())))
 
     assert said.startswith("3 problems")
     assert SECRET not in said
@@ -426,13 +420,13 @@ def test_on_another_step_it_stops_the_start() -> None:
     server = app()
     server.pipeline.db.register(auth.jwt(SECRET))
 
-    assert "register it on pipeline.auth" in problems_of(server)
+    assert "register it on pipeline.auth" in str(refusal_of(server))
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maniflex.middleware.auth.keys.find_spec", lambda name: None)
 
-    assert 'auth.jwt needs PyJWT: pip install "maniflex[auth]"' in problems_of(app(auth.jwt(SECRET)))
+    assert 'auth.jwt needs PyJWT: pip install "maniflex[auth]"' in str(refusal_of(app(auth.jwt(SECRET))))
 
 
 def test_the_memory_of_tokens_is_bounded() -> None:

@@ -13,8 +13,9 @@ from maniflex import AuthInfo, Context, Model, Server, field
 from maniflex.errors import DatabaseError
 from maniflex.middleware import auth, stores
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, serving
 from tests.catalogue.auth.signing_in import PASSWORD, login, token_app
+from tests.kit.http import data_of, error_of
 from tests.kit.processes import free_port
 
 

@@ -9,8 +9,9 @@ import pytest
 from maniflex import Context, DeclarationError, Next
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, later, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, later, serving
 from tests.catalogue.auth.revoker import PlainRevoker
+from tests.kit.http import data_of, error_of
 
 
 async def test_a_revoked_token_stops_with_its_next_request(database_url: str) -> None:

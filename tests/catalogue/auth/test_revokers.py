@@ -13,8 +13,9 @@ import pytest
 from maniflex import DeclarationError
 from maniflex.middleware import auth, stores
 from maniflex.testing import FakeClock, client
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, serving
 from tests.catalogue.stores.places import forget
+from tests.kit.http import data_of, error_of
 from tests.kit.processes import free_port
 from tests.kit.statements import Counting
 

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from maniflex import AuthInfo, Context, DeclarationError, Model, Next, Operation, Server, belongs_to, field
+from maniflex import AuthInfo, Context, Model, Next, Operation, Server, belongs_to, field
 from maniflex.middleware import auth
 from maniflex.pipeline.entry import Entry
 from tests.catalogue.auth.kit import (
     OTHER_SECRET,
     SECRET,
-    Note,
     Post,
     app,
     bearer,
-    data_of,
-    error_of,
     later,
     serving,
     stamp_author,
 )
+from tests.kit.declarations import refusal_of
+from tests.kit.http import data_of, error_of
+from tests.kit.notes import Note
 
 KEY = "a-key-of-sixteen-letters-or-more"
 SERVICE = AuthInfo(user_id="robot", roles=["service"])
@@ -39,12 +39,6 @@ def basic_header(user: str, password: str) -> dict[str, str]:
 
 async def check(username: str, password: str) -> AuthInfo | None:
     return AuthInfo(user_id=username) if password == "right" else None
-
-
-def problems_of(server: Server) -> str:
-    with pytest.raises(DeclarationError) as caught:
-        server.seal()
-    return str(caught.value)
 
 
 async def test_c5_either_credential_passes_and_the_first_one_decides(database_url: str) -> None:
@@ -199,7 +193,7 @@ def test_public_writes_need_models_and_operations(scope: dict[str, Any]) -> None
     server = app()
     server.pipeline.auth.register(auth.allow_public_write(), **scope)
 
-    assert "it needs models= and operations=" in problems_of(server)
+    assert "it needs models= and operations=" in str(refusal_of(server))
 
 
 def test_an_exemption_for_operations_it_does_nothing_for_stops_the_start() -> None:
@@ -207,7 +201,7 @@ def test_an_exemption_for_operations_it_does_nothing_for_stops_the_start() -> No
     server.pipeline.auth.register(auth.allow_public_read(), operations="create")
     server.pipeline.auth.register(auth.allow_public_write(), models=Post, operations="list")
 
-    assert problems_of(server).count("it does nothing for") == 2
+    assert str(refusal_of(server)).count("it does nothing for") == 2
 
 
 class Author(Model):
@@ -330,7 +324,7 @@ async def test_c14_a_blocked_operation_is_405_for_everybody(database_url: str) -
     ],
 )
 def test_a_wrong_argument_stops_the_start(entry: Entry, text: str) -> None:
-    assert text in problems_of(app(entry))
+    assert text in str(refusal_of(app(entry)))
 
 
 # -- keys and passwords with every request

@@ -18,19 +18,11 @@ from maniflex.background.expired_rows import ExpiredRows
 from maniflex.middleware import auth
 from maniflex.middleware.auth.credential_store import RefreshToken
 from maniflex.testing import FakeClock, client
-from tests.catalogue.auth.kit import (
-    EC_KEY,
-    NOW,
-    SECRET,
-    Note,
-    Post,
-    app,
-    data_of,
-    error_of,
-    serving,
-)
+from tests.catalogue.auth.kit import EC_KEY, NOW, SECRET, Post, app, serving
 from tests.catalogue.auth.revoker import PlainRevoker
 from tests.catalogue.auth.signing_in import PASSWORD, bearing, login, refresh, sign_in, token_app
+from tests.kit.http import data_of, error_of
+from tests.kit.notes import Note
 from tests.kit.stored_bytes import stored_bytes
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.catalogue.auth.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 from tests.kit.processes import Served, serve_process
 
 APP = """

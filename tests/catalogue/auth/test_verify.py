@@ -15,9 +15,11 @@ import pytest
 from maniflex import AuthInfo, Context, DeclarationError, Model, NotFound, Server, field
 from maniflex.middleware import auth, service
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, Note, Post, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, Post, serving
 from tests.catalogue.auth.kit import app as plain_app
 from tests.kit.doctor import codes_of, declared
+from tests.kit.http import data_of, error_of
+from tests.kit.notes import Note
 
 ROBOT = "a-key-of-sixteen-letters-or-more"
 PASSWORD = "correct horse battery"

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import OTHER_SECRET, bearer, data_of, later, token
+from tests.catalogue.auth.kit import OTHER_SECRET, bearer, later, token
 from tests.catalogue.auth.signing_in import PASSWORD
 from tests.catalogue.described.everything import APP, Everything
+from tests.kit.http import data_of
 
 CODES: dict[int, tuple[str, ...]] = {
     400: ("IDEMPOTENCY_KEY_REQUIRED", "IDEMPOTENCY_KEY_INVALID"),

@@ -11,9 +11,10 @@ from openapi_spec_validator import validate
 from maniflex import AuthInfo, Context, Next, Server
 from maniflex.middleware import auth, db, idempotency, openapi, response, service
 from maniflex.pipeline.entry import Entry
-from tests.catalogue.auth.kit import SECRET, Note, Post, app
+from tests.catalogue.auth.kit import SECRET, Post, app
 from tests.catalogue.auth.signing_in import login
 from tests.catalogue.described.everything import KEY, everything
+from tests.kit.notes import Note
 
 BEARER = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
 

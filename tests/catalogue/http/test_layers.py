@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from starlette.middleware.gzip import GZipMiddleware
 
-from maniflex import DeclarationError, Model, Server
+from maniflex import DeclarationError
 from maniflex.testing import client
 from tests.kit.http import error_of
-
-
-class Note(Model):
-    text: str
+from tests.kit.notes import note_server
 
 
 class Mark:
@@ -34,12 +31,6 @@ class Mark:
         await self.app(scope, receive, mark)
 
 
-def a_server(**settings: Any) -> Server:
-    server = Server(**settings)
-    server.register(Note)
-    return server
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -55,7 +46,7 @@ async def test_layers_see_every_answer_the_first_outermost(
     path: str, status: int, tmp_path: Path, database_url: str
 ) -> None:
     (tmp_path / "a.txt").write_text("a")
-    server = a_server(static_dir=tmp_path)
+    server = note_server(static_dir=tmp_path)
     server.use(lambda app: Mark(app, "outer"))
     server.use(lambda app: Mark(app, "inner"))
     async with client(server, database=database_url) as http:
@@ -65,7 +56,7 @@ async def test_layers_see_every_answer_the_first_outermost(
 
 
 async def test_a_layer_of_starlette_fits(sqlite_url: str) -> None:
-    server = a_server()
+    server = note_server()
     server.use(GZipMiddleware)
     async with client(server, database=sqlite_url) as http:
         answer = await http.get("/api/openapi.json", headers={"accept-encoding": "gzip"})
@@ -90,7 +81,7 @@ async def test_a_layer_that_raises_is_a_500_and_the_server_goes_on(
 
         return layer
 
-    server = a_server()
+    server = note_server()
     server.use(lambda app: Mark(app, "outer"))
     server.use(broken)
     async with client(server, database=sqlite_url) as http:
@@ -105,7 +96,7 @@ async def test_a_layer_that_raises_is_a_500_and_the_server_goes_on(
 
 
 def test_what_is_no_layer_stops_the_start() -> None:
-    server = a_server()
+    server = note_server()
     server.use("layer")  # type: ignore[arg-type]  # that is the mistake
     server.use(lambda: None)  # type: ignore[arg-type, misc]
     server.observe(lambda one, two: None)  # type: ignore[type-var]
@@ -117,7 +108,7 @@ def test_what_is_no_layer_stops_the_start() -> None:
 
 
 async def test_a_sealed_server_takes_no_more(sqlite_url: str) -> None:
-    server = a_server()
+    server = note_server()
     server.seal()
     with pytest.raises(DeclarationError, match="sealed"):
         server.use(GZipMiddleware)

@@ -9,18 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Model, Next, Response, Server
+from maniflex import AuthInfo, Context, Next, Response, Server
 from maniflex.http.access_log import AccessLog
 from maniflex.http.asgi import HttpApp
 from maniflex.pipeline.observation import Observation
 from maniflex.testing import client
 from tests.kit.http import created
+from tests.kit.notes import Note
 from tests.kit.sockets import a_request, connected, listening
 from tests.kit.waiting import eventually
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(**settings: Any) -> Server:

@@ -15,6 +15,7 @@ from maniflex import field as column
 from maniflex.errors import Unavailable
 from maniflex.middleware import auth, db, idempotency, stores
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, post, shop
+from tests.kit.declarations import refusal_of
 from tests.kit.http import error_of, together, total
 
 
@@ -156,12 +157,6 @@ async def test_a_lost_claim_of_another_store_is_answered_by_the_successor(sqlite
         assert (await owner).content == successor.content
 
 
-def problems_of(server: Server) -> str:
-    with pytest.raises(DeclarationError) as refusal:
-        server.seal()
-    return str(refusal.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -179,7 +174,7 @@ def problems_of(server: Server) -> str:
     ],
 )
 def test_a_wrong_argument_stops_the_start(arguments: dict[str, Any], problem: str) -> None:
-    assert problem in problems_of(shop(idempotency.keys(**arguments)))
+    assert problem in str(refusal_of(shop(idempotency.keys(**arguments))))
 
 
 @pytest.mark.parametrize(("step", "at"), [("db", "before"), ("auth", "after"), ("deserialize", "before")])
@@ -187,7 +182,7 @@ def test_another_place_stops_the_start(step: str, at: str) -> None:
     server = Server()
     server.register(Order)
     getattr(server.pipeline, step).register(idempotency.keys(), at=at)
-    assert "idempotency.keys: it does nothing" in problems_of(server)
+    assert "idempotency.keys: it does nothing" in str(refusal_of(server))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +191,7 @@ def test_another_place_stops_the_start(step: str, at: str) -> None:
 def test_a_transaction_around_it_stops_the_start(step: str, at: str) -> None:
     server = shop()
     getattr(server.pipeline, step).register(with_transaction(), at=at, models=[Order])
-    assert "register with_transaction() on the service step" in problems_of(server)
+    assert "register with_transaction() on the service step" in str(refusal_of(server))
 
 
 def test_a_transaction_elsewhere_starts() -> None:
@@ -212,7 +207,7 @@ def test_reads_alone_stop_the_start() -> None:
     server = Server()
     server.register(Order)
     server.pipeline.deserialize.register(idempotency.keys(), at="after", operations=["read", "list"])
-    assert "it does nothing for list, read" in problems_of(server)
+    assert "it does nothing for list, read" in str(refusal_of(server))
 
 
 def test_two_on_one_route_stop_the_start() -> None:
@@ -220,7 +215,7 @@ def test_two_on_one_route_stop_the_start() -> None:
     server.pipeline.deserialize.register(
         idempotency.keys(), at="after", models=[Order], operations=["create"]
     )
-    assert "a request would pass it twice" in problems_of(server)
+    assert "a request would pass it twice" in str(refusal_of(server))
 
 
 def test_two_on_different_routes_start() -> None:
@@ -241,11 +236,12 @@ def in_action(*middleware: Any, method: str = "POST") -> Server:
 
 
 def test_an_action_it_cannot_help_stops_the_start() -> None:
-    assert "a GET changes nothing" in problems_of(in_action(idempotency.keys(), method="GET"))
-    assert "a request would pass it twice" in problems_of(in_action(idempotency.keys(), idempotency.keys()))
+    assert "a GET changes nothing" in str(refusal_of(in_action(idempotency.keys(), method="GET")))
+    twice = in_action(idempotency.keys(), idempotency.keys())
+    assert "a request would pass it twice" in str(refusal_of(twice))
     late = in_action(with_transaction(), idempotency.keys())
-    assert "put it before with_transaction()" in problems_of(late)
-    assert "lease=0 is less than a second" in problems_of(in_action(idempotency.keys(lease=0)))
+    assert "put it before with_transaction()" in str(refusal_of(late))
+    assert "lease=0 is less than a second" in str(refusal_of(in_action(idempotency.keys(lease=0))))
 
 
 class Tenanted(Model):
@@ -262,7 +258,7 @@ def test_what_refuses_a_request_stands_before_its_key(entry: Any) -> None:
     server = in_action(idempotency.keys(), entry)
     server.register(Tenanted)
     problem = f"a replay would pass {entry.name}, which stands behind it; put it behind {entry.name}"
-    assert problem in problems_of(server)
+    assert problem in str(refusal_of(server))
     server = in_action(entry, idempotency.keys())
     server.register(Tenanted)
     server.seal()

@@ -13,7 +13,6 @@ from openapi_spec_validator import validate
 from maniflex import (
     AuthInfo,
     Context,
-    DeclarationError,
     Model,
     Next,
     Operation,
@@ -40,15 +39,10 @@ from tests.catalogue.policies.world import (
     not_archived,
     where_not_archived,
 )
+from tests.kit.declarations import refusal_of
 from tests.kit.http import created, data_of, error_of, together
 
 OPEN = ["alpha", "gamma"]
-
-
-def problems_of(server: Server) -> list[str]:
-    with pytest.raises(DeclarationError) as caught:
-        server.seal()
-    return list(caught.value.problems)
 
 
 # -- what a policy sees, and how it answers
@@ -604,7 +598,7 @@ def test_on_another_step_it_stops_the_start(step: str) -> None:
     server = Server()
     server.register(Job, Desk)
     getattr(server.pipeline, step).register(auth.enforce(not_archived), models=[Job])
-    [problem] = problems_of(server)
+    [problem] = refusal_of(server).problems
     assert "it does nothing on this step; register it on pipeline.db" in problem
 
 
@@ -622,36 +616,38 @@ def test_wrong_arguments_stop_the_start(entry: Any, text: str) -> None:
     server = Server()
     server.register(Job, Desk)
     server.pipeline.db.register(entry(), models=[Job])
-    assert any(text in problem for problem in problems_of(server))
+    assert any(text in problem for problem in refusal_of(server).problems)
 
 
 def test_what_it_could_not_keep_stops_the_start() -> None:
     server = app(where=where_not_archived, operations=["read", "update"])
-    assert any("where= binds lists, which operations= leaves out" in p for p in problems_of(server))
+    assert any("where= binds lists, which operations= leaves out" in p for p in refusal_of(server).problems)
 
     server = app()
 
     async def own_step(ctx: Context, next: Next) -> None: ...
 
     server.pipeline.db.register(own_step, models=[Doc], operations="list", at="replace")
-    assert any("the db step of Doc is replaced by own_step" in p for p in problems_of(server))
+    assert any("the db step of Doc is replaced by own_step" in p for p in refusal_of(server).problems)
 
     server = app()
     server.pipeline.db.register(db.cache_query(), models=[Shelf])
-    assert any("Doc has secret fields, which db.cache_query does not keep" in p for p in problems_of(server))
+    assert any(
+        "Doc has secret fields, which db.cache_query does not keep" in p for p in refusal_of(server).problems
+    )
 
     server = app()
 
     @server.action("POST", "/act", middleware=[auth.enforce(not_archived)])
     async def act(ctx: Context) -> None: ...
 
-    assert any("auth.enforce: it means nothing without a model" in p for p in problems_of(server))
+    assert any("auth.enforce: it means nothing without a model" in p for p in refusal_of(server).problems)
 
 
 def test_a_public_cache_of_judged_rows_stops_the_start() -> None:
     server = app()
     server.pipeline.response.register(response.cache(60, public=True), models=[Tag])
-    assert any("response.cache" in problem for problem in problems_of(server))
+    assert any("response.cache" in problem for problem in refusal_of(server).problems)
 
 
 async def test_the_description_and_the_list_of_guards_show_it() -> None:

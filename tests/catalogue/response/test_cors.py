@@ -8,16 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Next, Response, Server
+from maniflex import Context, DeclarationError, Next, Response, Server
 from maniflex.middleware import response
 from maniflex.testing import client
 from tests.kit.http import error_of
+from tests.kit.notes import Note
 
 APP = "https://app.example.com"
-
-
-class Note(Model):
-    text: str
 
 
 def a_server(*layers: Any, **settings: Any) -> Server:

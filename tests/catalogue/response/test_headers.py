@@ -11,10 +11,7 @@ from maniflex import Context, DeclarationError, Model, Next, Operation, Server
 from maniflex.middleware import response
 from maniflex.testing import client
 from tests.kit.http import created, error_of
-
-
-class Note(Model):
-    text: str
+from tests.kit.notes import Note
 
 
 class Page(Model):

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from maniflex import DeclarationError, Model, Server
+from maniflex import DeclarationError, Server
 from maniflex.middleware import response
 from maniflex.testing import client
-
-
-class Note(Model):
-    text: str
+from tests.kit.notes import Note
 
 
 class Numbers:
