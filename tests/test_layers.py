@@ -26,8 +26,7 @@ LAYERS = (
     "query",
     "model",
     "config server_keywords errors _arguments _backoff _callables _caller _client_address _clock _shutdown"
-    " _environment _access_json _fence _ids _json _limits _logging _names _service _setting_checks"
-    " _setting_texts _setting_variables _slow_log _start_warnings _tables",
+    " _access_json _fence _ids _json _logging _names _service _settings _slow_log _start_warnings _tables",
 )
 # Named for type checkers alone: what applications are given far below it, such as `ctx.server`.
 TYPES_ONLY = {("pipeline/context.py", "app")}

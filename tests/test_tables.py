@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, get_overloads
 import pytest
 
 import maniflex
-from maniflex import Config, ModelOptions, errors
-from maniflex._setting_variables import ENVIRONMENT, WITHOUT_VARIABLE
+from maniflex import ModelOptions, errors
 from maniflex._tables import PartialTable
+from maniflex.config import SETTINGS
 from maniflex.model.base import Model
 from maniflex.model.field import FIELD_OPTIONS, FILE_OPTIONS, FLAGS, SCHEDULED_OPTIONS, field, file, scheduled
 from maniflex.model.meta import FieldMeta, Kind
@@ -172,23 +172,12 @@ def test_the_keywords_of_a_model_class_are_its_options() -> None:
 # -- settings
 
 
-def test_every_setting_has_a_variable_or_is_no_text() -> None:
-    settings = {setting.name for setting in fields(Config)}
-    with_variable = [name for name, _ in ENVIRONMENT.values()]
-
-    assert sorted(with_variable) == sorted(settings - WITHOUT_VARIABLE)
-    assert settings >= WITHOUT_VARIABLE
-
-
 def test_the_page_of_settings_names_every_variable_and_no_other() -> None:
     lines = (DOCS / "reference/config.md").read_text().splitlines()
     rows = [[cell.strip(" `") for cell in line.split("|")] for line in lines if line.startswith("| `")]
     documented = {setting: variable for _, setting, _, variable, *_ in rows}
 
-    assert documented == {
-        **dict.fromkeys(WITHOUT_VARIABLE, ""),
-        **{name: variable for variable, (name, _) in ENVIRONMENT.items()},
-    }
+    assert documented == {name: setting.variable or "" for name, setting in SETTINGS.items()}
 
 
 # -- options of fields

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from maniflex._limits import DEFAULT_LIMITS
+from maniflex.config import DEFAULT_LIMITS
 from maniflex.errors import BodyTooLarge, InvalidJson
 
 MAX_DEPTH = 100  # levels below the body's own

@@ -1,4 +1,4 @@
-"""Every setting of a server, frozen; the one reader of the environment.
+"""Every setting of a server, declared once; frozen, and brought to one form.
 
 Durations are `timedelta`s (or seconds); in the environment they are written `30s`, `500ms`, `5m`.
 A value that cannot be used stops the start, and all of them are listed together.
@@ -8,27 +8,63 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from types import UnionType
 from typing import Any, Self
 
 from maniflex._arguments import explain_class
-from maniflex._environment import read_environment, read_file
-from maniflex._limits import DEFAULT_LIMITS
-from maniflex._limits import Limits as Limits  # settings are made here
-from maniflex._setting_checks import setting_problems, sqlite_problems
+from maniflex._client_address import trust_problem
+from maniflex._settings import (
+    at_least_one,
+    is_function,
+    is_plain_path,
+    is_port,
+    is_secret_text,
+    is_some_time,
+    one_of,
+    parse_size,
+    read_environment,
+    read_file,
+    read_proxies,
+    setting,
+    settings_of,
+)
 from maniflex.errors import ConfigError
 
 DEFAULT, CODE = "default", "code"  # where the value of a setting comes from
-_TEXTS: dict[str, type | UnionType] = {
-    "static_dir": str | Path,
-    "upload_dir": str | Path,
-    "migrations_dir": str | Path,
-    "database": object,
-}
+DEFAULT_LIMIT = 20
+
+
+@explain_class
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The caps of a request; what goes beyond those of a query is refused before any SQL is written."""
+
+    max_limit: int = 200
+    max_page: int = 1_000_000_000
+    uri_length: int = 8192
+    filters: int = 50
+    groups: int = 20
+    values: int = 500  # in one `in` or `not_in`
+    pattern_length: int = 200  # characters behind a text operator
+    wildcards: int = 10  # in one pattern
+    sorts: int = 10
+    selects: int = 100
+    includes: int = 10
+    include_depth: int = 2
+    included_rows: int = 10_000  # related records in one answer
+    path_depth: int = 3  # relations in one dotted filter
+    search_length: int = 500
+    aggregates: int = 20  # values one aggregate computes
+    group_keys: int = 10  # fields one aggregate groups by
+    answer_size: int = 16 * 1024 * 1024  # bytes of a list, an aggregate or what is included
+    body_values: int = 100_000  # values in one JSON body: numbers, texts, lists, objects
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +80,97 @@ class Trace:
 
     def on(self, flag: str) -> bool:
         return bool(getattr(self, flag)) or (self.enabled and flag in ("steps", "timings", "aborts"))
+
+
+# What single settings may be.
+
+
+def _prefix(text: str) -> str:
+    """A URL prefix with one leading and no trailing slash; empty stays empty."""
+    parts = [part for part in text.split("/") if part]
+    return "/" + "/".join(parts) if parts else ""
+
+
+def database_address(text: str) -> str:
+    """The address of a database; a bare file such as `./app.db` is one of SQLite.
+
+    >>> database_address("./app.db"), database_address("file:app.sqlite"), database_address("/var/lib/app.db")
+    ('sqlite:///./app.db', 'sqlite:///app.sqlite', 'sqlite:////var/lib/app.db')
+    """
+    path = text.removeprefix("file:")
+    is_file = path.startswith(("./", "../", "/")) or path.endswith((".db", ".sqlite", ".sqlite3"))
+    return f"sqlite:///{path}" if is_file and ":" not in path else text
+
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def _database_problem(database: Any) -> str:
+    if not isinstance(database, str):
+        is_adapter = hasattr(database, "transaction")
+        return "" if is_adapter else f"a {type(database).__name__} is neither an address nor an adapter"
+    if database.startswith("sqlite:"):
+        return _sqlite_problem(database)
+    if database.startswith(_POSTGRES) or database == ":memory:":
+        return ""
+    return f"{_harmless_part(database)} is neither sqlite:///file nor postgresql://…"
+
+
+def _sqlite_problem(url: str) -> str:
+    """Why a `sqlite:` address cannot be used."""
+    if url in ("sqlite:", "sqlite:///"):
+        return "the address names no file; a database in memory is sqlite:// or :memory:"
+    return "a sqlite: address takes no options; leave out what begins with '?'" if "?" in url else ""
+
+
+def _harmless_part(url: str) -> str:
+    """As much of an address as surely is no password: a plain file name, or the scheme."""
+    if re.fullmatch(r"[\w./\\-]*", url):
+        return repr(url)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url)
+    return repr(f"{scheme[0]}…") if scheme else "what is given"
+
+
+def _replica_problem(address: Any) -> str:
+    is_address = address is None or str(address).startswith(_POSTGRES)
+    return "" if is_address else "a replica has an address like postgresql://…"
+
+
+def _cookie_problem(name: str) -> str:
+    is_name = not name or re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
+    return "" if is_name else f"{name!r} is not the name of a cookie"
+
+
+_PROBES = ("health", "live", "ready")
+
+
+def _probes_problem(names: Any) -> str:
+    is_right = isinstance(names, tuple) and set(names) <= set(_PROBES)
+    return "" if is_right else f"it is a tuple of some of {', '.join(_PROBES)}"
+
+
+def _prefixes_problem(prefixes: Any) -> str:
+    is_right = isinstance(prefixes, tuple) and all(p and isinstance(p, str) for p in prefixes)
+    return "" if is_right else "it is a tuple of texts such as ('billing.', 'email.')"
+
+
+def _files_path_problem(path: str) -> str:
+    return is_plain_path(path) if path else "it is a path such as /files"
+
+
+def _pending_problem(kept: timedelta) -> str:
+    # Clients and storages may be silent for half of it.
+    is_long = kept >= timedelta(minutes=1)
+    return "" if is_long else "an upload that does not move is kept for a minute or longer"
+
+
+def _level_problem(level: str) -> str:
+    is_none = logging.getLevelName(level.upper()) == f"Level {level.upper()}"
+    return f"there is no level {level!r}" if is_none else ""
+
+
+def _trace_problem(value: Any) -> str:
+    return "" if isinstance(value, Trace) else f"{value!r} is not a Trace, such as Trace(enabled=True)"
 
 
 class _WithOrigins:
@@ -64,21 +191,38 @@ class _WithOrigins:
 class Config(_WithOrigins):
     """All settings; every one has a default."""
 
-    # Addresses carry passwords, so they are kept out of the representation.
-    database: Any = field(default="sqlite:///maniflex.db", repr=False)  # a URL or an adapter
-    read_database: str | None = field(default=None, repr=False)
+    # A URL or an adapter.
+    database: Any = setting(
+        "sqlite:///maniflex.db",
+        _database_problem,
+        variable="DB_WRITE_URL",
+        host_name="DATABASE_URL",
+        types=object,
+        form=lambda value: database_address(value) if isinstance(value, str) else value,
+        is_secret=True,
+    )
+    read_database: str | None = setting(
+        None, _replica_problem, variable="DB_READ_URL", read=str, is_secret=True
+    )
     auto_migrate: bool = True
-    migrations_dir: str | Path = "migrations"  # relative to the module that makes the server
+    # Relative to the module that makes the server.
+    migrations_dir: str | Path = setting("migrations", types=str | Path)
     migrate_on_start: bool = False
     strict: bool = False  # what a start would warn of stops it
     production: bool = False  # and so does what should not be served to the world
     host: str = "127.0.0.1"
-    port: int = 8080
-    path_prefix: str = "/api"
+    port: int = setting(8080, is_port)
+    path_prefix: str = setting("/api", is_plain_path, form=_prefix)
     service_name: str = ""
-    trusted_proxies: int | Sequence[str] = ()  # how many before the server, or their networks
-    static_dir: str | Path = ""  # nothing is served unless a directory is named
-    static_prefix: str = "/static"
+    # How many before the server, or their networks.
+    trusted_proxies: int | Sequence[str] = setting(
+        (),
+        lambda value: trust_problem(value) or "",
+        read=read_proxies,
+        form=lambda value: tuple(value) if isinstance(value, list) else value,
+    )
+    static_dir: str | Path = setting("", types=str | Path)  # nothing is served unless a directory is named
+    static_prefix: str = setting("/static", is_plain_path, form=_prefix)
     static_disabled: bool = False
     openapi_enabled: bool = True
     openapi_title: str = ""
@@ -86,120 +230,130 @@ class Config(_WithOrigins):
     openapi_all_methods: bool = False  # describe HEAD and OPTIONS too
     docs_enabled: bool = True
     welcome_enabled: bool = True  # a page at / for a browser on the machine itself
-    limits: Limits = DEFAULT_LIMITS
-    max_body_size: int = 4 * 1024 * 1024
-    unknown_fields: str = "ignore"  # or "refuse": keys of a body that name no field
+    limits: Limits = setting(DEFAULT_LIMITS, variable=None)
+    max_body_size: int = setting(4 * 1024 * 1024, at_least_one, read=parse_size)
+    # What becomes of keys of a body that name no field: "ignore" or "refuse".
+    unknown_fields: str = setting("ignore", one_of("ignore", "refuse"))
     strict_params: bool = False  # query parameters that nothing reads are 400
-    max_exports: int = 2
-    query_timeout: timedelta = timedelta(seconds=30)
-    head_timeout: timedelta = timedelta(seconds=20)  # for the headers of a request to arrive
-    body_timeout: timedelta = timedelta(seconds=60)  # and for its body; uploads have one for each part
-    keep_alive_timeout: timedelta = timedelta(seconds=120)  # of a connection between two requests
-    max_header_size: int = 64 * 1024
-    shutdown_timeout: timedelta = timedelta(seconds=30)
+    max_exports: int = setting(2, at_least_one)
+    query_timeout: timedelta = setting(timedelta(seconds=30), unit="ms")
+    # For the headers of a request to arrive.
+    head_timeout: timedelta = setting(timedelta(seconds=20), is_some_time)
+    # For its body; uploads have one for each part.
+    body_timeout: timedelta = setting(timedelta(seconds=60), is_some_time)
+    # Of a connection between two requests.
+    keep_alive_timeout: timedelta = setting(timedelta(seconds=120), is_some_time)
+    max_header_size: int = setting(64 * 1024, at_least_one, read=parse_size)
+    shutdown_timeout: timedelta = setting(timedelta(seconds=30), unit="s")
     drain_delay: timedelta = timedelta(0)  # between /ready turning 503 and the end of the listener
     health_check_db: bool = False
     health_timeout: timedelta = timedelta(seconds=3)
     ready_needs_work: bool = False  # /ready also asks whether the work of this process goes on
     publish_readiness_checks: bool = False  # /ready names the checks of `server.readiness`
-    probes: tuple[str, ...] = ("health", "live", "ready")
-    probes_token: str | None = field(default=None, repr=False)  # who asks the probes sends it as a bearer
+    probes: tuple[str, ...] = setting(_PROBES, _probes_problem)
+    # Who asks the probes sends it as a bearer.
+    probes_token: str | None = setting(None, is_secret_text, read=str, is_secret=True)
     metrics_enabled: bool = False
-    metrics_token: str | None = field(default=None, repr=False)  # who reads the numbers sends it as a bearer
-    metrics_port: int = 0  # a port of its own for the numbers; 0: that of everything else
-    slow_after: timedelta = timedelta(
-        seconds=1
-    )  # requests and statements that take longer are logged; 0: none
+    # Who reads the numbers sends it as a bearer.
+    metrics_token: str | None = setting(None, is_secret_text, read=str, is_secret=True)
+    metrics_port: int = setting(0, is_port)  # a port of its own for the numbers; 0: that of everything else
+    # Requests and statements that take longer are logged; 0: none.
+    slow_after: timedelta = timedelta(seconds=1)
     admin_role: str = "admin"  # is shown the times of its requests, where `trace.timings` is on
-    pool_size: int = 10
-    read_pool_size: int = 10
-    read_max_lag: timedelta = timedelta(seconds=10)  # of a replica that is read from; zero: any
-    position_cookie: str = ""  # the name of a cookie that says what its client has written; empty: none
-    statement_timeout: timedelta = timedelta(seconds=30)
-    lock_timeout: timedelta = timedelta(seconds=5)
-    pool_timeout: timedelta = timedelta(seconds=10)
-    idle_in_transaction_timeout: timedelta = timedelta(seconds=60)
-    application_name: str = "maniflex"
-    schema: str | None = None
-    pooler: bool = False
-    sqlite_readers: int = 4
+    pool_size: int = setting(10, at_least_one, variable="DB_POOL_SIZE")
+    read_pool_size: int = setting(10, at_least_one, variable="DB_READ_POOL_SIZE")
+    # Of a replica that is read from; zero: any.
+    read_max_lag: timedelta = setting(timedelta(seconds=10), variable="DB_READ_MAX_LAG")
+    # The name of a cookie that says what its client has written; empty: none.
+    position_cookie: str = setting("", _cookie_problem, variable="DB_POSITION_COOKIE")
+    statement_timeout: timedelta = setting(timedelta(seconds=30), variable="DB_STATEMENT_TIMEOUT")
+    lock_timeout: timedelta = setting(timedelta(seconds=5), variable="DB_LOCK_TIMEOUT")
+    pool_timeout: timedelta = setting(timedelta(seconds=10), variable="DB_POOL_TIMEOUT")
+    idle_in_transaction_timeout: timedelta = setting(
+        timedelta(seconds=60), variable="DB_IDLE_IN_TRANSACTION_TIMEOUT"
+    )
+    application_name: str = setting("maniflex", variable="DB_APPLICATION_NAME")
+    schema: str | None = setting(None, variable="DB_SCHEMA", read=str)
+    pooler: bool = setting(False, variable="DB_POOLER")
+    sqlite_readers: int = setting(4, at_least_one)
     background: bool = True  # whether this process works: runs, schedules, outbox, scheduled fields
-    worker_type_prefixes: tuple[str, ...] = ()  # none: `default.` and the types that have a handler here
-    work_concurrency: int = 10
-    work_lease: timedelta = timedelta(seconds=30)
-    work_poll_interval: timedelta = timedelta(seconds=1)
+    # None: `default.` and the types that have a handler here.
+    worker_type_prefixes: tuple[str, ...] = setting((), _prefixes_problem)
+    work_concurrency: int = setting(10, at_least_one)
+    work_lease: timedelta = setting(timedelta(seconds=30), is_some_time)
+    work_poll_interval: timedelta = setting(timedelta(seconds=1), is_some_time)
     work_events: bool = True
     work_retention: timedelta = timedelta(days=30)  # of finished runs; zero keeps them for good
     history_retention: timedelta = timedelta(0)  # of versions in histories; zero keeps them
     audit_retention: timedelta = timedelta(0)  # of records in the tables of audit trails; zero keeps them
-    schedule_poll_interval: timedelta = timedelta(seconds=10)
-    schedule_lock_timeout: timedelta = timedelta(minutes=5)
-    schedule_execution_timeout: timedelta = timedelta(minutes=10)
-    outbox_batch_size: int = 50
-    outbox_max_attempts: int = 10
+    schedule_poll_interval: timedelta = setting(timedelta(seconds=10), is_some_time)
+    schedule_lock_timeout: timedelta = setting(timedelta(minutes=5), is_some_time)
+    schedule_execution_timeout: timedelta = setting(timedelta(minutes=10), is_some_time)
+    outbox_batch_size: int = setting(50, at_least_one)
+    outbox_max_attempts: int = setting(10, at_least_one)
     outbox_base_backoff: timedelta = timedelta(seconds=5)
-    outbox_poll_interval: timedelta = timedelta(seconds=5)
+    outbox_poll_interval: timedelta = setting(timedelta(seconds=5), is_some_time)
     admin_retention: timedelta = timedelta(days=365)  # of what was done in the panel
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
-    sweep_interval: timedelta = timedelta(minutes=1)
-    sweep_batch_size: int = 500
-    storage: Any = field(default=None, repr=False)  # of files: an address or a Storage; None: there is none
+    sweep_interval: timedelta = setting(timedelta(minutes=1), is_some_time)
+    sweep_batch_size: int = setting(500, at_least_one)
+    # Of files: an address or a Storage; None: there is none.
+    storage: Any = setting(None, variable="FILE_STORAGE", read=str, is_secret=True)
     files_routes: bool = True  # POST, GET and DELETE of single files, where there is a storage
-    files_path: str = "/files"
-    files_middleware: Sequence[Callable[..., Any]] = ()  # of these routes alone, behind the auth step
-    files_read: str = "key"  # or "owner", "record": what opens a file on these routes
+    files_path: str = setting("/files", _files_path_problem, form=_prefix)
+    # Of these routes alone, behind the auth step.
+    files_middleware: Sequence[Callable[..., Any]] = setting((), variable=None)
+    # What opens a file on these routes: "key", "owner" or "record".
+    files_read: str = setting("key", one_of("key", "owner", "record"))
     files_admin_role: str = "admin"  # may delete files of others
-    files_signing_key: str | None = field(default=None, repr=False)  # None: one that the database keeps
-    signed_url_ttl: timedelta = timedelta(hours=1)
-    max_upload_size: int = 32 * 1024 * 1024  # of a whole form
-    upload_memory: int = 1024 * 1024  # of all files of a form; larger ones wait in `upload_dir`
-    upload_dir: str | Path = ""  # empty: the directory of the system for temporary files
-    max_form_parts: int = 200
-    files_pending_ttl: timedelta = timedelta(hours=1)  # of an upload that does not move
+    # None: a key that the database keeps.
+    files_signing_key: str | None = setting(None, is_secret_text, read=str, is_secret=True)
+    signed_url_ttl: timedelta = setting(timedelta(hours=1), is_some_time)
+    max_upload_size: int = setting(32 * 1024 * 1024, at_least_one, read=parse_size)  # of a whole form
+    # Of all files of a form; larger ones wait in `upload_dir`.
+    upload_memory: int = setting(1024 * 1024, at_least_one, read=parse_size)
+    # Empty: the directory of the system for temporary files.
+    upload_dir: str | Path = setting("", types=str | Path)
+    max_form_parts: int = setting(200, at_least_one)
+    # Of an upload that does not move.
+    files_pending_ttl: timedelta = setting(timedelta(hours=1), _pending_problem)
     files_unclaimed_ttl: timedelta = timedelta(0)  # of uploads no record names; zero keeps them for good
-    file_key: Callable[..., Any] | None = None
-    file_scope: Callable[..., Any] | None = None
-    file_quota: Callable[..., Any] | None = None  # of a scope: the bytes its files may have in all
-    log_level: str = "INFO"
+    file_key: Callable[..., Any] | None = setting(None, is_function, variable=None)
+    file_scope: Callable[..., Any] | None = setting(None, is_function, variable=None)
+    # Of a scope: the bytes its files may have in all.
+    file_quota: Callable[..., Any] | None = setting(None, is_function, variable=None)
+    log_level: str = setting("INFO", _level_problem)
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
-    logger: logging.Logger | None = None
-    panic_logger: logging.Logger | None = None
-    trace: Trace = field(default_factory=Trace)
-    on_start: Callable[[], Any] | None = None
-    on_shutdown: Callable[[], Any] | None = None
-    on_background_panic: Callable[[str, BaseException], Any] | None = None  # what failed, and its exception
+    logger: logging.Logger | None = setting(None, variable=None)
+    panic_logger: logging.Logger | None = setting(None, variable=None)
+    trace: Trace = setting(Trace(), _trace_problem, variable=None)
+    on_start: Callable[[], Any] | None = setting(None, is_function, variable=None)
+    on_shutdown: Callable[[], Any] | None = setting(None, is_function, variable=None)
+    # Called with what failed, and its exception.
+    on_background_panic: Callable[[str, BaseException], Any] | None = setting(
+        None, is_function, variable=None
+    )
 
     def __post_init__(self) -> None:
-        problems = list(self._settle())
-        if problems:
-            raise ConfigError(*problems)
+        problems = {}
+        for name, one in SETTINGS.items():
+            try:
+                object.__setattr__(self, name, one.settle(getattr(self, name)))
+            except ValueError as problem:
+                problems[name] = f"{name}: {problem}"
+        together = [text for names, text in self._problems_together() if problems.keys().isdisjoint(names)]
+        if problems or together:
+            raise ConfigError(*problems.values(), *together)
 
-    def _settle(self) -> list[str]:
-        """Bring values to one form; returns the problems of those that cannot be."""
-        problems = []
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(f.default, timedelta):
-                duration = _as_duration(value)
-                if duration is None:
-                    problems.append(f"{f.name}: {value!r} is not a duration; use a timedelta or seconds")
-                else:
-                    object.__setattr__(self, f.name, duration)
-            elif isinstance(f.default, bool | int) and type(value) is not type(f.default):
-                problems.append(f"{f.name}: {value!r} is not {type(f.default).__name__}")
-            elif isinstance(f.default, str) and not isinstance(value, _TEXTS.get(f.name, str)):
-                problems.append(f"{f.name}: {value!r} is not a text")
-            elif f.name == "trace" and not isinstance(value, Trace):
-                problems.append(f"trace: {value!r} is not a Trace, such as Trace(enabled=True)")
-        if isinstance(self.trusted_proxies, list):
-            object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
-        if isinstance(self.database, str):
-            object.__setattr__(self, "database", database_address(self.database))
-        object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
-        object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
-        object.__setattr__(self, "files_path", _prefix(self.files_path))
-        return problems or setting_problems(self)
+    def _problems_together(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is wrong with two settings beside each other, which may be right on their own."""
+        if self.metrics_port and self.metrics_port == self.port:
+            why = "it is the same as port; leave it out to have the numbers there"
+            yield ("metrics_port", "port"), f"metrics_port: {why}"
+        if self.read_database is not None and not str(self.database).startswith(_POSTGRES):
+            why = "only a database given as postgresql://… has a replica"
+            yield ("read_database",), f"read_database: {why}"
 
     def with_(self, **settings: Any) -> Config:
         """The same settings with some of them changed; another database leaves the replica behind."""
@@ -236,7 +390,9 @@ class Config(_WithOrigins):
         those to `ignore`. A `file` such as `.env` is read for what the environment does not set.
         """
         environ = os.environ if environ is None else environ
-        read = read_environment(environ, prefix=prefix, file=file, ignore=ignore, given=set(settings))
+        read = read_environment(
+            SETTINGS, environ, prefix=prefix, file=file, ignore=ignore, given=set(settings)
+        )
         problems = read.problems
         try:
             config = cls(**{**read.values, **settings})
@@ -247,6 +403,9 @@ class Config(_WithOrigins):
         if problems:
             raise ConfigError(*problems)
         return config._from({**read.variables, **dict.fromkeys(settings, CODE)})
+
+
+SETTINGS = settings_of(Config)
 
 
 def read_variables(file: str | Path) -> dict[str, str]:
@@ -260,37 +419,10 @@ def read_variables(file: str | Path) -> dict[str, str]:
     return {**variables, **os.environ}
 
 
-def _prefix(text: str) -> str:
-    """A URL prefix with one leading and no trailing slash; empty stays empty."""
-    parts = [part for part in str(text).split("/") if part]
-    return "/" + "/".join(parts) if parts else ""
-
-
-def _as_duration(value: Any) -> timedelta | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            value = timedelta(seconds=value)
-        except (OverflowError, ValueError):  # infinity, or not a number
-            return None
-    return value if isinstance(value, timedelta) and value >= timedelta(0) else None
-
-
-def database_address(text: str) -> str:
-    """The address of a database; a bare file such as `./app.db` is one of SQLite.
-
-    >>> database_address("./app.db"), database_address("file:app.sqlite"), database_address("/var/lib/app.db")
-    ('sqlite:///./app.db', 'sqlite:///app.sqlite', 'sqlite:////var/lib/app.db')
-    """
-    path = text.removeprefix("file:")
-    is_file = path.startswith(("./", "../", "/")) or path.endswith((".db", ".sqlite", ".sqlite3"))
-    return f"sqlite:///{path}" if is_file and ":" not in path else text
-
-
 def sqlite_path(url: str) -> str:
     """The file a `sqlite:` URL names, or `:memory:`; `ConfigError` when it names none."""
-    problems = sqlite_problems(url)
-    if problems:
-        raise ConfigError(*problems)
+    if problem := _sqlite_problem(url):
+        raise ConfigError(problem)
     path = url.removeprefix("sqlite:").removeprefix("//")
     if path in ("", ":memory:", "/:memory:"):
         return ":memory:"

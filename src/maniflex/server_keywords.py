@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
-from maniflex._limits import Limits
-from maniflex.config import Trace
+from maniflex.config import Limits, Trace
 
 Duration = timedelta | float  # a number is seconds
 

@@ -6,7 +6,6 @@ After a change that is meant, `python -m tests.kit.public_surface > tests/public
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import importlib
 import pkgutil
 import sqlite3
@@ -20,9 +19,9 @@ from typing import Any
 
 import click
 
-from maniflex import Config, Model, Operation, Server, errors
-from maniflex._setting_variables import ENVIRONMENT
+from maniflex import Model, Operation, Server, errors
 from maniflex.cli import COMMANDS
+from maniflex.config import SETTINGS
 from maniflex.middleware import db, idempotency
 
 # The addresses that the docs and the specifications give to users.
@@ -105,9 +104,9 @@ def _codes() -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    for setting in dataclasses.fields(Config):
-        variable = ENVIRONMENT[setting.name][0] if setting.name in ENVIRONMENT else ""
-        yield f"setting {setting.name} {variable}".rstrip()
+    for name, setting in SETTINGS.items():
+        yield f"setting {name}"
+        yield from (f"variable {variable} of {name}" for variable in setting.variables)
 
 
 def _commands() -> Iterator[str]:

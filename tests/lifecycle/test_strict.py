@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from maniflex import Context, DeclarationError, Model, Next, Server, Trace, field, file
-from maniflex._limits import Limits
 from maniflex.cli import main
+from maniflex.config import Limits
 from maniflex.doctor.run import codes
 from maniflex.middleware import auth, db
 from maniflex.testing import client

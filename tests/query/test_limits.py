@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from maniflex import Model, Server, field, has_many
-from maniflex._limits import DEFAULT_LIMITS, Limits
+from maniflex.config import DEFAULT_LIMITS, Limits
 from maniflex.testing import client
 from tests.kit.http import data_of, error_of
 from tests.kit.statements import Counting

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from maniflex import Config, Model, Server
-from maniflex._setting_variables import ENVIRONMENT
-from maniflex.config import Trace, sqlite_path
+from maniflex.config import SETTINGS, Trace, sqlite_path
 from maniflex.errors import ConfigError, DeclarationError
 from maniflex.server_keywords import Settings
 from maniflex.testing import client
 
 A_SECRET = "hunter2"
+
+VARIABLES = {setting.variable: name for name, setting in SETTINGS.items() if setting.variable}
 
 # What each variable is set to here, and what the setting must become.
 READ: dict[str, tuple[str, Any]] = {
@@ -149,13 +150,13 @@ UNREADABLE = {
 
 
 def test_the_table_above_has_every_variable() -> None:
-    assert READ.keys() == ENVIRONMENT.keys()
+    assert READ.keys() == VARIABLES.keys()
 
 
 @pytest.mark.parametrize("variable", READ)
 def test_each_variable_sets_its_setting_and_nothing_else(variable: str) -> None:
     text, expected = READ[variable]
-    setting = ENVIRONMENT[variable][0]
+    setting = VARIABLES[variable]
     database = {"DB_WRITE_URL": "postgresql://db/other"}  # the default has no replica
 
     config = Config.from_env({**database, variable: text})
@@ -169,7 +170,7 @@ def test_each_variable_sets_its_setting_and_nothing_else(variable: str) -> None:
 
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert Config.from_env({}) == Config()
-    assert Config.from_env(dict.fromkeys(ENVIRONMENT, "")) == Config()
+    assert Config.from_env(dict.fromkeys(VARIABLES, "")) == Config()
 
 
 def test_the_process_environment_is_read_unless_another_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,4 +402,7 @@ def test_the_typed_keywords_of_a_server_are_the_settings() -> None:
     declared = {f.name: str(f.type).replace(duration, "Duration") for f in fields(Config)}
     del declared["database"]  # the first argument of a server
 
-    assert {name: str(t.__forward_arg__) for name, t in Settings.__annotations__.items()} == declared
+    keywords = {name: str(t.__forward_arg__) for name, t in Settings.__annotations__.items()}
+    lines = [f"{name}: {kind}" for name, kind in declared.items() if keywords.get(name) != kind]
+    assert not lines, "write into Settings of server_keywords.py:\n    " + "\n    ".join(lines)
+    assert keywords.keys() == declared.keys()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maniflex import Config
-from maniflex._environment import read_file
+from maniflex._settings import read_file
 from maniflex.errors import ConfigError
 
 PREFIX = "BOOKSTORE_"

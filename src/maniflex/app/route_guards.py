@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex._limits import Limits
 from maniflex.app.draft import Declaration
-from maniflex.config import DEFAULT, Config
+from maniflex.config import DEFAULT, Config, Limits
 from maniflex.db.backend import counts_records
 from maniflex.doctor.check import Ignore
 from maniflex.doctor.open_routes import code_of_open_route, names_of_route

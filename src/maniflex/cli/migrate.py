@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from maniflex._setting_texts import read_duration
+from maniflex._settings import read_duration
 from maniflex.cli.output import Progress
 from maniflex.cli.process import load, run_loop
 

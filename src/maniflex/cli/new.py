@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from maniflex._setting_variables import ENVIRONMENT, UNITS
+from maniflex.config import SETTINGS
 
 # The files of a new project: their paths and contents, for a template and its options.
 #
@@ -244,7 +244,9 @@ def new(
 def _write_migration(directory: Path) -> None:
     """Write the first file of migrations; files fit both databases, so a scratch SQLite file will do."""
     with tempfile.TemporaryDirectory() as scratch:
-        own = {*ENVIRONMENT, *UNITS}  # settings of this shell are none of the new project's
+        own = {
+            name for one in SETTINGS.values() for name in one.variables
+        }  # settings of this shell are none of the new project's
         environment = dict(
             {name: value for name, value in os.environ.items() if name not in own},
             DB_WRITE_URL=f"sqlite:///{scratch}/scratch.db",

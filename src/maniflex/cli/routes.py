@@ -20,7 +20,6 @@ import click
 from click.shell_completion import get_completion_class
 
 from maniflex._callables import label_of
-from maniflex._setting_variables import ENVIRONMENT
 from maniflex.app.server import Server
 from maniflex.cli.output import (
     MASK,
@@ -32,7 +31,7 @@ from maniflex.cli.output import (
     target_argument,
 )
 from maniflex.cli.process import load
-from maniflex.config import CODE, DEFAULT, Config
+from maniflex.config import CODE, DEFAULT, SETTINGS, Config
 from maniflex.errors import ManiflexError
 from maniflex.openapi.breaking import breaking_changes
 
@@ -169,17 +168,16 @@ def config(target: str, changed: bool, as_json: bool) -> None:
 
 def setting_rows(settings: Config) -> list[dict[str, Any]]:
     """Each setting with its value, its source (`default`, `variable` or `code`) and its variable."""
-    own_variables = {name: variable for variable, (name, _) in ENVIRONMENT.items()}
     rows = []
-    for field in fields(settings):
-        origin = settings.origin(field.name)
+    for name, setting in SETTINGS.items():
+        origin = settings.origin(name)
         is_variable = origin not in (CODE, DEFAULT)
         rows.append(
             {
-                "setting": field.name,
-                "value": show_value(field.name, getattr(settings, field.name)),
+                "setting": name,
+                "value": show_value(name, getattr(settings, name)),
                 "source": "variable" if is_variable else origin,
-                "variable": origin if is_variable else own_variables.get(field.name, ""),
+                "variable": origin if is_variable else setting.variable or "",
             }
         )
     return rows

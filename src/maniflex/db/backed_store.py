@@ -30,8 +30,8 @@ from pydantic import TypeAdapter
 
 from maniflex._clock import Clock
 from maniflex._fence import Fence
-from maniflex._limits import Limits
 from maniflex._names import did_you_mean
+from maniflex.config import Limits
 from maniflex.db.backend import (
     OPTIONAL_METHODS,
     REQUIRED_METHODS,

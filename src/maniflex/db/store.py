@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
-from maniflex._limits import Limits
+from maniflex.config import Limits
 from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, bring_back, circle_of, deletion, links_to, remove, undeletion
 from maniflex.db.changes import ChangeKind, ChangeListener, tell

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from maniflex import _json
-from maniflex._limits import Limits
+from maniflex.config import Limits
 from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery, UriTooLong

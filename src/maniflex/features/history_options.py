@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from maniflex._setting_texts import read_duration
+from maniflex._settings import read_duration
 from maniflex.db.store import Store
 from maniflex.db.versioned_store import keep_history
 from maniflex.model.base import Model

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from maniflex._arguments import explain_section
-from maniflex._setting_texts import parse_size
+from maniflex._settings import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, EntryDocs, Piece, Seat, describe_nothing

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError, ValidationError
 
 from maniflex._ids import new_id
-from maniflex._limits import Limits
+from maniflex.config import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.declared import Index, ModelOptions, SoftDelete
 from maniflex.model.field import field, file, scheduled

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from maniflex._arguments import explain_class
-from maniflex._limits import Limits
+from maniflex.config import Limits
 
 
 class Kind(StrEnum):

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from maniflex._limits import Limits
-from maniflex.config import Config
+from maniflex.config import Config, Limits
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors

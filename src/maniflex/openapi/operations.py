@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from maniflex._limits import Limits
 from maniflex._names import snake_case
 from maniflex._tables import PartialTable
+from maniflex.config import Limits
 from maniflex.model.file_field import FileRules, file_fields, rules_of_field
 from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta

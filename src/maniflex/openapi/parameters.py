@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from maniflex._limits import DEFAULT_LIMIT, Limits
+from maniflex.config import DEFAULT_LIMIT, Limits
 from maniflex.db.backend import operators_of
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.openapi.schema import Schema, Schemas, ref

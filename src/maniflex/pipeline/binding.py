@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from maniflex import _json
-from maniflex._limits import DEFAULT_LIMITS
+from maniflex.config import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of

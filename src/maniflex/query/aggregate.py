@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from maniflex._limits import Limits
 from maniflex._names import did_you_mean
+from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.query.conditions import ConditionReader, Where, is_open

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex._limits import Limits
 from maniflex._names import did_you_mean
+from maniflex.config import Limits
 from maniflex.errors import InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
 from maniflex.query.operators import Op, Operator, Takes

@@ -18,8 +18,8 @@ from difflib import get_close_matches
 from string import punctuation, whitespace
 from urllib.parse import unquote_plus
 
-from maniflex._limits import DEFAULT_LIMITS, Limits
 from maniflex._names import did_you_mean
+from maniflex.config import DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from maniflex._limits import DEFAULT_LIMIT
 from maniflex._names import did_you_mean
+from maniflex.config import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.history_row import RECORD, is_history

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from maniflex._limits import Limits
+from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, text_trouble, written_digits

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
-from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
+from maniflex.config import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.parse import OwnParameters, parse, refuse_misplaced
