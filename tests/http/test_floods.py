@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from maniflex import Context, Model, Server, field
 from maniflex.errors import MOST_DETAILS as MOST
@@ -144,6 +145,16 @@ class Tree(BaseModel):
     below: list[Tree] = []
 
 
+class Cat(TypedDict):
+    name: str
+    lives: int
+
+
+class Dog(TypedDict):
+    name: str
+    bones: int
+
+
 def _cases() -> Iterator[tuple[Any, Any]]:
     yield list[int], ["a", 1, None]
     yield tuple[int, str], ["a", 1]
@@ -155,6 +166,7 @@ def _cases() -> Iterator[tuple[Any, Any]]:
     yield list[int | list[str]], [1, "a", ["b", 1]]
     yield dict[str, list[Tree | list[Tree]]], {"a": [{"value": "b"}, [{"value": 1}, {}]]}
     yield list[dict[str, int] | dict[str, list[int]] | str], [{"a": "b"}, {"a": ["b"]}, 1]
+    yield Cat | Dog, {"name": 1, "lives": "a"}
     yield list[Part | None], [None, {}, {"number": 1, "text": "a", "more": 2}]
     yield Basket, {"orders": 1, "either": [[1, "a"]], "pair": [1]}
 

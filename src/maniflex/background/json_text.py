@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 from maniflex._json import has_half_character
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import TO_READ_BACK
+from maniflex.model.core_schema import is_of_class, serializer_by_read_names, validates_by_functions
 
 decode = msgspec.json.decode
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u0000")
@@ -283,11 +284,6 @@ def _plainly_equal(original: object, copy: object, values: Collection[Any], othe
 # is.
 
 
-_FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
-_CLASSES = frozenset({"model", "dataclass"})
-_NO_SCHEMA = frozenset({"default", "expected", "members", "metadata", "cls", "config"})
-
-
 class PayloadType:
     """The declared type of a payload."""
 
@@ -326,7 +322,7 @@ class PayloadType:
     def _is_of_type(self, payload: Any) -> bool:
         if self._class is not None and isinstance(payload, self._class):
             return True
-        if isinstance(payload, dict) and _outermost(self.adapter) in _CLASSES:
+        if isinstance(payload, dict) and self._is_class():
             return False
         try:
             candidate = deepcopy(payload) if self._calls_functions else payload
@@ -337,10 +333,16 @@ class PayloadType:
         except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
             return False
 
+    def _is_class(self) -> bool:
+        try:
+            return is_of_class(self.adapter.core_schema)
+        except (PydanticUserError, AttributeError, KeyError):  # not complete yet
+            return False
+
     @cached_property
     def _calls_functions(self) -> bool:
         """Whether validation calls functions of the type's own: they may change the instances it accepts."""
-        return _has_functions(self.adapter.core_schema)
+        return validates_by_functions(self.adapter.core_schema)
 
     def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
         yield lambda: self._text_by_read_names(payload, by_alias=True)
@@ -349,57 +351,9 @@ class PayloadType:
 
     def _text_by_read_names(self, payload: Any, *, by_alias: bool) -> str:
         if self._by_read_names is None:
-            self._by_read_names = _serializer(_with_read_names(self.adapter.core_schema))
+            self._by_read_names = serializer_by_read_names(self.adapter.core_schema)
         options: Any = {"by_alias": by_alias, "context": TO_READ_BACK, "warnings": "none"}
         return check_text(self._by_read_names.to_json(payload, **options), "payload")
-
-
-def _outermost(adapter: TypeAdapter[Any]) -> str:
-    try:
-        schema: Any = adapter.core_schema
-        while schema["type"] == "definitions":
-            schema = schema["schema"]
-        return str(schema["type"])
-    except (PydanticUserError, AttributeError, KeyError):  # not complete yet
-        return ""
-
-
-def _has_functions(schema: Any) -> bool:
-    if isinstance(schema, dict):
-        if str(schema.get("type", "")).startswith("function-"):
-            return True
-        return any(_has_functions(part) for key, part in schema.items() if key not in _NO_SCHEMA)
-    return isinstance(schema, list | tuple) and any(map(_has_functions, schema))
-
-
-def _serializer(schema: Any) -> SchemaSerializer:
-    try:
-        make: Any = SchemaSerializer
-        return make(schema, None, _use_prebuilt=False)  # type: ignore[no-any-return]  # not in its stub
-    except TypeError:  # an older pydantic, which never uses those of the classes
-        return SchemaSerializer(schema)
-
-
-def _with_read_names(schema: Any) -> Any:
-    """The schema with fields that are written by the names they are read by, and without computed ones."""
-    if isinstance(schema, dict):
-        copy = {key: part if key in _NO_SCHEMA else _with_read_names(part) for key, part in schema.items()}
-        if "computed_fields" in copy:
-            copy["computed_fields"] = []
-        if schema.get("type") in _FIELDS:
-            copy.pop("serialization_alias", None)
-            if name := _read_name(schema.get("validation_alias")):
-                copy["serialization_alias"] = name
-        return copy
-    return [_with_read_names(part) for part in schema] if isinstance(schema, list) else schema
-
-
-def _read_name(alias: Any) -> str | None:
-    """The first name of a field's validation alias that is not a path into something."""
-    if isinstance(alias, str) or not alias:
-        return alias or None
-    paths = alias if isinstance(alias[0], list) else [alias]
-    return next((path[0] for path in paths if len(path) == 1), None)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError, ValidationError
 from maniflex._ids import new_id
 from maniflex.config import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
+from maniflex.model.core_schema import serializers
 from maniflex.model.declared import Index, ModelOptions, SoftDelete
 from maniflex.model.field import field, file, scheduled
 from maniflex.model.messages import by_attribute, details, refusal
@@ -300,13 +301,6 @@ def refuse_loss(model: type[BaseModel], schema: Any) -> None:
 
 def losses(schema: Any) -> Iterator[str]:
     """Why records inside a schema cannot be stored, a sentence per model."""
-    if isinstance(schema, Mapping):
-        guard = (schema.get("serialization") or {}).get("function")
-        if isinstance(guard, RefuseLoss) and guard.message is not None:
-            yield guard.message
-        for key, part in schema.items():
-            if key not in ("serialization", "metadata", "default"):
-                yield from losses(part)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            yield from losses(part)
+    for function in serializers(schema):
+        if isinstance(function, RefuseLoss) and function.message is not None:
+            yield function.message

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from maniflex._names import did_you_mean, table_name
 from maniflex.errors import ValidationFailed
-from maniflex.model.annotations import Shape, roundtrip_problems, type_name
+from maniflex.model.annotations import Shape, type_name
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.checks import (
     as_bound,
@@ -33,11 +33,12 @@ from maniflex.model.checks import (
     unique_within,
 )
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
+from maniflex.model.core_schema import definitions_of, model_fields, roundtrip_problems
 from maniflex.model.field import FLAGS, FieldSpec, LocaleString, target_problems
 from maniflex.model.file_field import file_name_problem, file_rules
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.relation import reference_name
-from maniflex.model.validate import Validator, inside
+from maniflex.model.validate import Validator
 from maniflex.model.value_rules import Rules, json_reader
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
@@ -163,11 +164,10 @@ class _Scan:
 
     def _check_stored(self, columns: list[DeclaredField]) -> None:
         schema: Any = self.model.__pydantic_core_schema__
-        definitions = {item["ref"]: item for item in schema.get("definitions", ())}
-        fields, _ = inside(schema)
+        definitions, fields = definitions_of(schema), model_fields(schema)
         for item in columns:
             if item.shape.kind is Kind.JSON and not item.shape.trouble:
-                for text in roundtrip_problems(fields[item.name]["schema"], definitions):
+                for text in roundtrip_problems(fields[item.name], definitions):
                     self.trouble(item.name, text)
 
     def _in_column_order(

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic_core import (
-    CoreSchema,
     ErrorDetails,
     SchemaValidator,
     ValidationError,
@@ -24,6 +23,15 @@ from pydantic_core import (
 from maniflex.errors import MOST_DETAILS, ValidationFailed
 from maniflex.model.annotations import classify
 from maniflex.model.base import Model, instance_of
+from maniflex.model.core_schema import (
+    classes_in,
+    hasty,
+    holds_items,
+    patch_schema,
+    thorough,
+    with_any_values,
+    with_optional,
+)
 from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.value_rules import json_trouble, text_trouble
@@ -57,14 +65,21 @@ class Validator:
         self._renames = tuple((item.api, item.name) for item in fields) if has_aliases else None
         own: Any = self._model.__pydantic_validator__
         self._creating = BoundedValidator(self._model.__pydantic_core_schema__, built=own)
-        self._patching = BoundedValidator(_patch_schema(self._model))
+        self._patching = BoundedValidator(patch_schema(self._model.__pydantic_core_schema__))
         self._create = self._creating.validate
         self._patch = self._patching.validate
         decorators = self._model.__pydantic_decorators__
         self.has_model_validators = bool(decorators.model_validators or decorators.root_validators)
-        self._merge = (
-            _merge_validator(self._model, self._fields).validate_python if self.has_model_validators else None
-        )
+        self._merge = self._merge_validator() if self.has_model_validators else None
+
+    def _merge_validator(self) -> Callable[[Any], Any]:
+        """The model's own validators around fields that take any value.
+
+        A field of no such name has no value in its rows: a model without a table may have no timestamps.
+        """
+        return SchemaValidator(
+            with_any_values(self._model.__pydantic_core_schema__, self._fields)
+        ).validate_python
 
     def create(self, body: Mapping[str, Any]) -> Model:
         """The record a create body describes."""
@@ -184,63 +199,6 @@ def _once_each(problems: list[Detail]) -> list[Detail]:
     return list(first_problems.values())
 
 
-def _patch_schema(model: type[BaseModel]) -> CoreSchema:
-    """The schema of single fields: the model's own, without their defaults."""
-    schema = model.__pydantic_core_schema__
-    fields, config = inside(schema)
-    patch: CoreSchema = core_schema.typed_dict_schema(
-        {
-            name: core_schema.typed_dict_field(_without_default(item["schema"]), required=False)
-            for name, item in fields.items()
-        },
-        config=config,
-    )
-    if schema["type"] == "definitions":
-        patch = core_schema.definitions_schema(patch, schema["definitions"])
-    return patch
-
-
-def _merge_validator(model: type[BaseModel], names: Collection[str]) -> SchemaValidator:
-    """The model's own validators around fields that take any value.
-
-    A field of no such name has no value in its rows: a model without a table may have no timestamps.
-    """
-
-    def loosen(schema: Any) -> Any:
-        if schema["type"] == "model-fields":
-            anything = core_schema.model_field(core_schema.any_schema())
-            fields = {name: anything if name in names else part for name, part in schema["fields"].items()}
-            return {**schema, "fields": fields}
-        return {**schema, "schema": loosen(schema["schema"])}
-
-    return SchemaValidator(loosen(model.__pydantic_core_schema__))
-
-
-def with_optional(schema: Any, names: Collection[str]) -> Any:
-    """The schema of a model whose fields of these names may be absent, and are None then."""
-    if schema["type"] != "model-fields":
-        return {**schema, "schema": with_optional(schema["schema"], names)}
-    optional_fields = {
-        name: {**schema["fields"][name], "schema": core_schema.with_default_schema(part, default=None)}
-        for name in names
-        if (part := schema["fields"][name]["schema"])["type"] != "default"
-    }
-    return {**schema, "fields": {**schema["fields"], **optional_fields}}
-
-
-def inside(schema: Any) -> tuple[dict[str, Any], Any]:
-    """The field schemas of a model's schema, and its config."""
-    config = None
-    while schema["type"] != "model-fields":
-        config = schema.get("config", config)
-        schema = schema["schema"]
-    return schema["fields"], config
-
-
-def _without_default(schema: Any) -> CoreSchema:
-    return cast(CoreSchema, schema["schema"] if schema["type"] == "default" else schema)
-
-
 # Values that are wrong in very many places: the first of them are found, and finding them is cheap.
 #
 # pydantic makes an error for every wrong item of a list; a small body of wrong items would take seconds
@@ -250,30 +208,20 @@ def _without_default(schema: Any) -> CoreSchema:
 
 
 ENOUGH = MOST_DETAILS + 1  # one more, so that it can be said that there are more
-NOT_WALKED = frozenset(
-    {"cls", "config", "default", "default_factory", "expected", "members", "metadata", "serialization"}
-)
-_LISTS = frozenset({"list", "tuple", "set", "frozenset", "deque"})
-_MAPPINGS = frozenset({"dict", "frozendict", "ordered-dict", "counter"})
-_ITEMS = ("items_schema", "keys_schema", "values_schema")
-_FIELDS = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _building = threading.Lock()
 
 
 class BoundedValidator:
     """Validates by a schema, and finds the first errors of a value that is wrong."""
 
-    def __init__(
-        self, schema: Any, *, built: SchemaValidator | None = None, holders: Sequence[Any] = ()
-    ) -> None:
-        """`built` is a validator of this schema, if there is one; `holders` are classes with another."""
+    def __init__(self, schema: Any, *, built: SchemaValidator | None = None) -> None:
+        """`built` is a validator of this schema, if there is one."""
         self._schema = schema
-        kinds, classes = _contents(schema)
-        self._holders = [*holders, *classes]
-        self._has_items = not kinds.isdisjoint(_LISTS | _MAPPINGS)
+        self._classes = classes_in(schema)
+        self._has_items = holds_items(schema)
         self._thorough: SchemaValidator | None = None
         if built is None or self._has_items:
-            built = self._built(_transform(schema, _hasty) if self._has_items else schema)
+            built = self._built(hasty(schema) if self._has_items else schema)
         self.validate = built.validate_python
 
     def errors(self, value: Any, first: ValidationError) -> list[ErrorDetails]:
@@ -281,7 +229,7 @@ class BoundedValidator:
         if not self._has_items and first.error_count() < ENOUGH:
             return first.errors(include_url=False)
         if self._thorough is None:
-            self._thorough = self._built(_transform(_label_choices(self._schema), _thorough))
+            self._thorough = self._built(thorough(self._schema, _item, _few_of))
         _here.errors = 0
         try:
             self._thorough.validate_python(value)
@@ -295,78 +243,13 @@ class BoundedValidator:
         return first.errors(include_url=False)
 
     def _built(self, schema: Any) -> SchemaValidator:
-        with _as_incomplete(self._holders):
+        with _as_incomplete(self._classes):
             return SchemaValidator(schema)
 
 
 def is_flood(error: ValidationError) -> bool:
     """Whether to look at all of the errors would take long."""
     return error.error_count() > 20 * ENOUGH
-
-
-def _transform(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """A copy of a schema with every part changed."""
-    if isinstance(schema, Mapping):
-        parts = {key: part if key in NOT_WALKED else _transform(part, change) for key, part in schema.items()}
-        return change(parts) if isinstance(parts.get("type"), str) else parts
-    if isinstance(schema, list | tuple):
-        return type(schema)(_transform(item, change) for item in schema)
-    return schema
-
-
-def _contents(schema: Any) -> tuple[set[str], list[Any]]:
-    """The kinds of all parts of a schema, and the classes that have a validator of their own."""
-    kinds: set[str] = set()
-    classes: list[Any] = []
-    parts = [schema]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, Mapping):
-            if isinstance(kind := part.get("type"), str):
-                kinds.add(kind)
-                if kind in ("model", "dataclass"):
-                    classes.append(part["cls"])
-            parts += [value for key, value in part.items() if key not in NOT_WALKED]
-        elif isinstance(part, list | tuple):
-            parts += part
-    return kinds, classes
-
-
-def _hasty(part: dict[str, Any]) -> Any:
-    return {**part, "fail_fast": True} if part["type"] in _LISTS | _MAPPINGS else part
-
-
-def _thorough(part: dict[str, Any]) -> Any:
-    if part["type"] in _FIELDS:
-        return _with_few_keys(part)
-    if part["type"] in _LISTS | _MAPPINGS:
-        return {**part, **{key: _items(part[key]) for key in _ITEMS if key in part}}
-    return part
-
-
-def _label_choices(schema: Any) -> Any:
-    """Let alternatives keep their names in the paths of errors, even when their items are wrapped."""
-    definitions = schema["definitions"] if schema["type"] == "definitions" else []
-
-    def name(part: dict[str, Any]) -> Any:
-        if part["type"] != "union":
-            return part
-        return {**part, "choices": [_label_choice(choice, definitions) for choice in part["choices"]]}
-
-    return _transform(schema, name)
-
-
-def _label_choice(choice: Any, definitions: Any) -> Any:
-    if isinstance(choice, tuple) or _contents(choice)[0].isdisjoint(_LISTS | _MAPPINGS):
-        return choice
-    whole: Any = {"type": "definitions", "schema": choice, "definitions": definitions}
-    return choice, SchemaValidator(whole if definitions else choice).title
-
-
-def _items(schema: Any) -> Any:
-    if isinstance(schema, list | tuple):  # of a tuple, one for each place
-        return [_items(item) for item in schema]
-    return core_schema.no_info_wrap_validator_function(_item, schema)
 
 
 class _ErrorCount(threading.local):
@@ -389,9 +272,8 @@ def _item(value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any
     return valid_value
 
 
-def _with_few_keys(part: dict[str, Any]) -> Any:
+def _few_of(field_names: Collection[str]) -> Callable[[Any], Any]:
     """Look at some of the keys that no field has; each may be an error."""
-    field_names = {name for item in _fields(part) for name in item}
 
     def few(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) <= len(field_names) + ENOUGH:
@@ -401,24 +283,7 @@ def _with_few_keys(part: dict[str, Any]) -> Any:
             key: item for key, item in value.items() if key in field_names or next(places, None) is not None
         }
 
-    ref = part.get("ref")
-    inner = {key: item for key, item in part.items() if key != "ref"}
-    return core_schema.no_info_before_validator_function(few, cast(Any, inner), ref=ref)
-
-
-def _fields(part: dict[str, Any]) -> Iterator[Iterator[str]]:
-    fields = part["fields"]
-    pairs = fields.items() if isinstance(fields, Mapping) else ((item["name"], item) for item in fields)
-    for name, item in pairs:
-        yield _texts([name, item.get("validation_alias", [])])
-
-
-def _texts(parts: Any) -> Iterator[str]:
-    for part in parts if isinstance(parts, list | tuple) else [parts]:
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, list | tuple):
-            yield from _texts(part)
+    return few
 
 
 @contextmanager

@@ -22,10 +22,11 @@ from typing import Any, LiteralString, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import msgspec
-from pydantic import GetCoreSchemaHandler, PydanticUserError, TypeAdapter
+from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from maniflex.model.annotations import Shape
+from maniflex.model.core_schema import change_leaf, change_value, inline_schema, strictly
 from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
 
@@ -42,8 +43,6 @@ _INSTANT = re.compile(
 _DATE = re.compile(r"\d{4}-\d\d-\d\d\Z", re.ASCII)
 _TIME = re.compile(r"\d\d:\d\d(:\d\d(\.(?P<fraction>\d+))?)?\Z", re.ASCII)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-_WRAPPERS = frozenset({"nullable", "default", "function-before", "function-after", "function-wrap"})
-_STRICT_SCALARS = frozenset({"str", "int", "float", "bool"})
 
 
 class Rules:
@@ -62,12 +61,12 @@ class Rules:
             schema = _locale_schema()
             return core_schema.nullable_schema(schema) if self.shape.nullable else schema
         if self.shape.is_structured:
-            return cast(CoreSchema, _strictly(_inline_schema(source) or handler(source)))
+            return cast(CoreSchema, strictly(inline_schema(source) or handler(source)))
         if self.shape.kind is Kind.JSON:
-            return cast(CoreSchema, _strictly(handler(source)))
+            return cast(CoreSchema, strictly(handler(source)))
         if self.shape.is_text_like:
-            return self._text_like(handler(source))
-        return _at_leaf(handler(source), self._leaf)
+            return change_value(handler(source), self._text_like)
+        return change_leaf(handler(source), self._leaf)
 
     def _leaf(self, leaf: CoreSchema) -> CoreSchema:
         schema = cast(CoreSchema, {**leaf, **self._constraints(leaf["type"])})
@@ -80,8 +79,6 @@ class Rules:
 
     def _text_like(self, schema: CoreSchema) -> CoreSchema:
         """Text that a type of pydantic reads, as the text of what it made of it."""
-        if schema["type"] == "nullable":
-            return cast(CoreSchema, {**schema, "schema": self._text_like(schema["schema"])})
         steps = [
             _before(partial(_text_or, self.shape.type), schema),
             core_schema.no_info_plain_validator_function(str),
@@ -168,44 +165,8 @@ def _bounds(options: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[s
     }
 
 
-def _at_leaf(schema: CoreSchema, change: Callable[[CoreSchema], CoreSchema]) -> CoreSchema:
-    inner = schema.get("schema")
-    if schema["type"] in _WRAPPERS and inner:
-        return cast(CoreSchema, {**schema, "schema": _at_leaf(inner, change)})
-    return change(schema)
-
-
 def _before(reader: Callable[[Any], Any], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_before_validator_function(reader, schema)
-
-
-def _inline_schema(source: Any) -> CoreSchema | None:
-    """The whole schema of a type, where pydantic would hand out references; None if it is recursive."""
-    try:
-        schema = TypeAdapter(source).core_schema
-    except PydanticUserError:
-        return None
-    return None if schema["type"] == "definitions" else schema
-
-
-def _strictly(schema: Any) -> Any:
-    """The same schema without coercion of scalars; inside pydantic models their own rules hold."""
-    kind = schema["type"]
-    if kind in _STRICT_SCALARS:
-        return {**schema, "strict": True}
-    strict = dict(schema)
-    for part in ("schema", "items_schema", "keys_schema", "values_schema"):
-        if isinstance(strict.get(part), dict) and kind != "model":
-            strict[part] = _strictly(strict[part])
-    if kind == "union":
-        strict["choices"] = [c if isinstance(c, tuple) else _strictly(c) for c in strict["choices"]]
-    elif kind == "typed-dict":
-        strict["fields"] = {
-            name: {**item, "schema": _strictly(item["schema"])} for name, item in strict["fields"].items()
-        }
-    elif kind == "dataclass-args":
-        strict["fields"] = [{**item, "schema": _strictly(item["schema"])} for item in strict["fields"]]
-    return strict
 
 
 def _locale_schema() -> CoreSchema:

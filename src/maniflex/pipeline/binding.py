@@ -6,7 +6,6 @@ client may not set is not taken from it. That goes for registered and unregister
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,9 +17,17 @@ from maniflex.config import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
+from maniflex.model.core_schema import (
+    function_of,
+    kinds,
+    outermost,
+    rewrite,
+    with_optional,
+    without_functions,
+)
 from maniflex.model.messages import api_name, details, part_detail
 from maniflex.model.meta import Kind
-from maniflex.model.validate import NOT_WALKED, BoundedValidator, is_flood, with_optional
+from maniflex.model.validate import BoundedValidator, is_flood
 from maniflex.pipeline.threads import give_way
 
 _MOST_BINDERS = 256
@@ -67,11 +74,10 @@ class Binder:
         self._is_model = isinstance(declared_type, type) and issubclass(declared_type, Model)
         adapter: TypeAdapter[Any] = TypeAdapter(declared_type)
         adapter.rebuild(raise_errors=True)  # a type that holds a model is built at its first use
-        rewriter = Rewriter()
-        schema = rewriter.rewrite(adapter.core_schema)
+        schema = _as_clients_bind(adapter.core_schema)
         self.holds_models = schema is not adapter.core_schema
-        self.exact = rewriter.exact or "'type': 'decimal'" in repr(schema)
-        self._validator = BoundedValidator(schema, holders=rewriter.holders)
+        self.exact = "decimal" in kinds(schema)
+        self._validator = BoundedValidator(schema)
 
     def bind(self, body: bytes, *, most: int = DEFAULT_LIMITS.body_values) -> Any:
         """The body as the type, or `ValidationFailed` naming the parts that do not fit."""
@@ -101,8 +107,7 @@ def _detail(error: Any) -> dict[str, str]:
 
 # Pydantic schemas as clients may use them: every model inside one takes what its create route takes.
 #
-# A schema is a tree of dicts. `Rewriter` copies it and puts a `ClientRecord` around each model it meets;
-# what holds no model stays as it is.
+# Where a type holds a model, its schema gets a `ClientRecord` around that.
 
 
 RECORD = "maniflex_record"  # marks the errors of a record among those of the type around it
@@ -113,16 +118,15 @@ class ClientRecord:
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._model = model
+        self.name = model.__name__
         self._names: dict[str, str] = {}
         self._json: list[str] = []
         self.filled: list[str] = []  # closed to clients, and required: code fills them
-        self.exact = False
         for name, info in model.__pydantic_fields__.items():
             rules = rules_of(info)
             if rules is None or name == "id":
                 continue
             options = rules.spec.options
-            self.exact = self.exact or rules.shape.kind is Kind.DECIMAL
             if options.get("readonly") or options.get("hidden"):
                 if info.is_required():
                     self.filled.append(name)
@@ -156,84 +160,34 @@ class ClientRecord:
         return ValidationError.from_exception_data(self._model.__name__, lines)
 
 
-class Rewriter:
-    """Copies one schema; knows afterwards which classes may have another schema in it than their own."""
-
-    def __init__(self) -> None:
-        self.holders: list[type] = []
-        self.exact = False
-        self._definitions: dict[str, Any] = {}
-
-    def rewrite(self, schema: Any) -> Any:
-        if isinstance(schema, Mapping):
-            if schema.get("type") == "definitions":
-                self._definitions |= {item["ref"]: item for item in schema["definitions"]}
-            depth = _functions_around_model(schema)
-            if depth is not None and depth <= _own_functions(_model_of(schema)):
-                return self._record_schema(schema)
-            copy = {
-                key: part
-                if key in NOT_WALKED
-                else self._choices(part)
-                if key == "choices"
-                else self.rewrite(part)
-                for key, part in schema.items()
-            }
-            if schema.get("type") in ("model", "dataclass"):
-                self.holders.append(schema["cls"])  # also unchanged: it may refer to a definition that is not
-            return schema if all(copy[key] is part for key, part in schema.items()) else copy
-        if isinstance(schema, list | tuple):
-            items = [self.rewrite(item) for item in schema]
-            same = all(new is old for new, old in zip(items, schema, strict=True))
-            return schema if same else type(schema)(items)
-        return schema
-
-    def _choices(self, choices: Any) -> Any:
-        """The choices of a union; a model keeps its name in the paths of errors."""
-        if not isinstance(choices, list):
-            return self.rewrite(choices)
-        rewritten = self.rewrite(choices)
-        return [
-            (new, _model_of(target).__name__)
-            if new is not old and _functions_around_model(target := self._resolve(old)) is not None
-            else new
-            for new, old in zip(rewritten, choices, strict=True)
-        ]
-
-    def _resolve(self, schema: Any) -> Any:
-        is_ref = isinstance(schema, Mapping) and schema.get("type") == "definition-ref"
-        return self._definitions.get(schema["schema_ref"], schema) if is_ref else schema
-
-    def _record_schema(self, schema: Any) -> CoreSchema:
-        record = ClientRecord(_model_of(schema))
-        self.exact = self.exact or record.exact
-        inner = {key: part for key, part in schema.items() if key != "ref"}
-        if record.filled:
-            inner = with_optional(inner, record.filled)
-        return core_schema.no_info_wrap_validator_function(record, cast(Any, inner), ref=schema.get("ref"))
+def _as_clients_bind(schema: Any) -> Any:
+    """The schema with a `ClientRecord` around each model; what holds no model stays as it is."""
+    return rewrite(schema, _name_records, _record_schema)
 
 
-def _functions_around_model(schema: Any) -> int | None:
-    """How many functions stand around the model this is the schema of; None when it is of none."""
-    depth = 0
-    while isinstance(schema, Mapping) and str(schema.get("type")).startswith("function-"):
-        schema, depth = schema.get("schema"), depth + 1
-    is_model = isinstance(schema, Mapping) and schema.get("type") == "model"
-    return depth if is_model and issubclass(cast(Any, schema)["cls"], Model) else None
+def _record_schema(part: Any) -> CoreSchema | None:
+    """What a model's schema becomes; None for another."""
+    depth, inner = without_functions(part)
+    if inner["type"] != "model" or not issubclass(inner["cls"], Model):
+        return None
+    model: Any = inner["cls"]
+    # Functions that stand around the model besides its own validators are those of a type around it.
+    if depth > without_functions(outermost(model.__pydantic_core_schema__))[0]:
+        return None
+    record = ClientRecord(model)
+    schema = {key: value for key, value in part.items() if key != "ref"}
+    if record.filled:
+        schema = with_optional(schema, record.filled)
+    return core_schema.no_info_wrap_validator_function(record, cast(Any, schema), ref=part.get("ref"))
 
 
-def _model_of(schema: Any) -> type[BaseModel]:
-    while schema["type"] != "model":
-        schema = schema["schema"]
-    return cast(type[BaseModel], schema["cls"])
+def _name_records(part: dict[str, Any]) -> dict[str, Any]:
+    """A model among the choices of a union keeps its name in the paths of errors."""
+    if part["type"] != "union":
+        return part
+    return {**part, "choices": [_name_record(choice) for choice in part["choices"]]}
 
 
-def _own_functions(model: type[BaseModel]) -> int:
-    """How many functions around the model are its own validators."""
-    schema: Any = model.__pydantic_core_schema__
-    if schema["type"] == "definitions":
-        definitions = {item["ref"]: item for item in schema["definitions"]}
-        schema = schema["schema"]
-        if schema["type"] == "definition-ref":
-            schema = definitions[schema["schema_ref"]]
-    return _functions_around_model(schema) or 0
+def _name_record(choice: Any) -> Any:
+    record = function_of(choice)
+    return (choice, record.name) if isinstance(record, ClientRecord) else choice

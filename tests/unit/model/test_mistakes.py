@@ -199,6 +199,7 @@ def test_an_unsupported_type_is_told_what_is_supported() -> None:
         (Decimal, 0.5, {}),
         (dict, [], {}),
         (list[int], ["1"], {}),
+        (list[tuple[int, str]], [("1", "a")], {}),
         (dict, {"a": {1, 2}}, {}),
         (str, "a\x00b", {}),
     ],
