@@ -33,8 +33,9 @@ from typing_extensions import TypedDict  # pydantic asks for it before Python 3.
 
 from maniflex import Model, Run, Server
 from maniflex import field as model_field
+from maniflex._json import encode
 from maniflex.background.jobs import InProcessQueue
-from maniflex.background.json_text import PayloadType, encode
+from maniflex.background.payload_types import PayloadType
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import working

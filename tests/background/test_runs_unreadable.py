@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from maniflex import Run, Server
+from maniflex._json import Unreadable, decode_stored
 from maniflex.background.jobs import Job
-from maniflex.background.json_text import Unreadable, decode_stored
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.handlers import UnreadablePayload as NotReadable
 from tests.kit.runs import no_pause, status, succeeding, working

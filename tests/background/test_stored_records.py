@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, model_serializer
 
 from maniflex import Model, Run, Server, field
-from maniflex.background.json_text import encode
+from maniflex._json import encode
 from maniflex.errors import ValidationFailed
 from tests.kit.runs import no_pause, working
 

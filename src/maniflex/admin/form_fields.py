@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, TypeAdapter
 
 from maniflex._callables import cache_by_class
+from maniflex._json import read_text as read_json
 from maniflex.admin.cells import as_text
 from maniflex.admin.file_fields import file_item, file_items, is_file_list, read_files, size_text
-from maniflex.admin.json_text import read_json_text
 from maniflex.admin.search import NO_PICKER
 from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite, title_of
 from maniflex.admin.texts import Texts
@@ -609,7 +609,7 @@ def _read(part: _Part, text: str, say: Texts) -> Any:
         return text == "true"
     if part.control == "code":
         try:
-            return read_json_text(text)
+            return read_json(text)
         except ValueError as error:
             raise UnreadableText(str(error), part=part.name) from None
     if part.is_number:

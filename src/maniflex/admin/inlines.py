@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from maniflex._json import read_back
 from maniflex.admin.call import ApiAnswer
 from maniflex.admin.declare import Inline, ModelAdmin, name_of
 from maniflex.admin.form_fields import form_fields, initial_values, make_control
-from maniflex.admin.json_text import read_json_text
 from maniflex.admin.lists import read_page
 from maniflex.admin.search import Picker, label_controls, pickers_of
 from maniflex.admin.site import ModelSite, title_of
@@ -254,7 +254,7 @@ def row_indexes(visit: Visit, table: InlineTable) -> list[int]:
 def read_row_values(visit: Visit, place: str) -> dict[str, Any]:
     """The values that a row was made of."""
     try:
-        values = read_json_text(visit.form_text(f"{place}._seen") or "{}")
+        values = read_back(visit.form_text(f"{place}._seen") or "{}")
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}

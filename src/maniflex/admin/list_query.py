@@ -11,7 +11,7 @@ from datetime import datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.json_text import read_json_text
+from maniflex._json import read_back
 from maniflex.admin.site import ModelSite
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
@@ -203,7 +203,7 @@ def write_place(place: tuple[Any, str] | None) -> str:
 def read_place(token: str, field_meta: FieldMeta) -> tuple[Any, str]:
     """The row of a token; `InvalidQuery` for anything else."""
     try:
-        text, record_id = read_json_text(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        text, record_id = read_back(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         if not isinstance(record_id, str) or "\x00" in record_id + (text or ""):
             raise ValueError
         value = None if text is None else parse_value(str(text), field_meta, "after", member=False)

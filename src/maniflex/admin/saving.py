@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from maniflex._json import read_back
 from maniflex.admin.audit import NothingStored, SentTwice
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.cells import as_text, cell
@@ -33,7 +34,6 @@ from maniflex.admin.inlines import (
     row_indexes,
     save_links,
 )
-from maniflex.admin.json_text import read_json_text
 from maniflex.admin.layout import SECURITY_HEADERS
 from maniflex.admin.reading import ask_record
 from maniflex.admin.site import ModelSite, title_of
@@ -374,7 +374,7 @@ def _read_base_values(visit: Visit) -> dict[str, Any]:
 
 def _read_json(visit: Visit, name: str) -> dict[str, Any]:
     try:
-        base_values = read_json_text(visit.form_text(name) or "{}")
+        base_values = read_back(visit.form_text(name) or "{}")
     except ValueError:
         base_values = None
     if not isinstance(base_values, dict):

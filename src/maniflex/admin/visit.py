@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
+from maniflex._json import read_back
 from maniflex.admin import csrf
 from maniflex.admin.call import Api
 from maniflex.admin.declare import name_of
-from maniflex.admin.json_text import read_json_text
 from maniflex.admin.layout import SECURITY_HEADERS, Flash, Layout, NavGroup, NavItem
 from maniflex.admin.operations.parts import may_see
 from maniflex.admin.person import AdminContext, Person
@@ -228,7 +228,7 @@ class Visit:
     def _flash(self) -> Flash | None:
         raw = self.cookies.get(FLASH_COOKIE, "")
         try:
-            level, text = read_json_text(urlsafe_b64decode(raw + "=" * (-len(raw) % 4)))
+            level, text = read_back(urlsafe_b64decode(raw + "=" * (-len(raw) % 4)))
             return Flash(str(level), str(text)) if raw else None
         except (ValueError, TypeError):
             return None

@@ -17,6 +17,8 @@ from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from maniflex._json import JsonFault, NotJson
+from maniflex._json import read_text as read_json
 from maniflex.admin.cells import local_time
 from maniflex.admin.texts import Texts
 from maniflex.model.meta import FieldMeta, Kind
@@ -141,24 +143,14 @@ def _write_json(value: Any, setting: Setting) -> str:
 
 
 def _read_json(text: str, setting: Setting) -> Any:
-    def refuse_constant(name: str) -> Any:
-        raise UnreadableText(setting.texts("json_number", number=name))
-
-    def read_float(digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            raise UnreadableText(setting.texts("json_number", number=digits))
-        return value
-
     try:
-        return json.loads(text, parse_float=read_float, parse_constant=refuse_constant)
-    except json.JSONDecodeError as error:
-        where = {"line": error.lineno, "column": error.colno, "problem": error.msg}
+        return read_json(text)
+    except NotJson as problem:
+        if problem.fault is JsonFault.NUMBER:
+            raise UnreadableText(setting.texts("json_number", number=problem.detail)) from None
+        what = problem.detail if problem.fault is JsonFault.SYNTAX else str(problem)
+        where = {"line": problem.line, "column": problem.column, "problem": what}
         raise UnreadableText(setting.texts("json_syntax", **where)) from None
-    except RecursionError:
-        raise UnreadableText(
-            setting.texts("json_syntax", line=1, column=1, problem="nested too deep")
-        ) from None
 
 
 def _read_bytes(text: str, setting: Setting) -> Any:

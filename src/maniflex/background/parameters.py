@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from maniflex._json import encode_plain
 from maniflex._names import snake_case
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
-from maniflex.sql.codec import encode_datetime, encode_plain
+from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, by_dialect
 
 PACKAGE = "maniflex.background"  # whose folder `sql` has the statements
@@ -106,3 +107,8 @@ def subject_of(record: Any) -> str | None:
 
 def _id_of(record: Any) -> str:
     return "" if record.id is None else str(record.id)
+
+
+def instant(text: str | datetime) -> datetime:
+    """A stored time, whichever database it comes from."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else text

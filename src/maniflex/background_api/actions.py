@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from maniflex._json import encode
 from maniflex.background.declaring import switch_problems
-from maniflex.background.json_text import encode
 from maniflex.background.schedules.definition import Fits, Models
 from maniflex.errors import Fatal, InvalidSchedule, RequestError
 from maniflex.features.actions import Action

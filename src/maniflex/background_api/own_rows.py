@@ -15,14 +15,13 @@ from urllib.parse import quote
 
 from pydantic_core import PydanticSerializationError
 
+from maniflex._json import BY_ATTRIBUTE, decode, encode
 from maniflex._tables import PartialTable
 from maniflex.background.commands import CallerReach
-from maniflex.background.json_text import decode, encode
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import CODES_WITH_TEXT, RunHandler
 from maniflex.background.runs.outcomes import NO_HANDLER
 from maniflex.errors import Forbidden, InvalidQuery, Unauthorized, ValidationFailed
-from maniflex.model.base import BY_ATTRIBUTE
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.context import AuthInfo, Context, RequestQuery

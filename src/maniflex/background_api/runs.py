@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from maniflex import _json
+from maniflex._json import is_unreadable
 from maniflex.background.commands import LONGEST_REASON, RUN, CallerReach, Command, commands_of
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import PRIORITIES, RunHandlers, excesses
@@ -36,7 +37,6 @@ from maniflex.background_api.part_routes import add_options, command_endpoint
 from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
-from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import read_body
 from maniflex.pipeline.context import Context

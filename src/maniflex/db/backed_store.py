@@ -30,6 +30,7 @@ from pydantic import TypeAdapter
 
 from maniflex._clock import Clock
 from maniflex._fence import Fence
+from maniflex._json import encode_json
 from maniflex._names import did_you_mean
 from maniflex.config import Limits
 from maniflex.db.backend import (
@@ -69,7 +70,6 @@ from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query
-from maniflex.sql.codec import encode_json
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.where import Scope

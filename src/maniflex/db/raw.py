@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from maniflex._json import encode_json
 from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import DatabaseError
-from maniflex.sql.codec import encode_any, encode_json
+from maniflex.sql.codec import encode_any
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 # Everything a "?" may stand in without being a placeholder, and the placeholder itself last.

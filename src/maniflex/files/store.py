@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from maniflex._ids import new_id
-from maniflex.background.json_text import instant
-from maniflex.background.parameters import parameters_of
+from maniflex.background.parameters import instant, parameters_of
 from maniflex.db.current import Primary, executor, reading
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.store import Store

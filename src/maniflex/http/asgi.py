@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from maniflex._fence import Fence
+from maniflex._json import text_trouble
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.routing import Route, Router
 from maniflex.http.streaming import FencedChunks, Send, deliver, quiet_aborts, send_fenced
-from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.context import AsgiScope, Context, Header, Receive
 from maniflex.pipeline.exchange import OBSERVED

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError, ValidationError
 
 from maniflex._ids import new_id
+from maniflex._json import BY_ATTRIBUTE, TO_READ_BACK
 from maniflex.config import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.core_schema import serializers
@@ -221,10 +222,6 @@ class WithIsDeleted:
 # back as the same type: a secret that JSON leaves out would come back as its default. A caller that
 # writes such JSON passes `TO_READ_BACK` as context, and records that would lose a secret refuse. A caller
 # that writes an answer for somebody passes `HiddenFields`, which takes out what that one may not see.
-
-
-TO_READ_BACK = {"maniflex": "to_read_back"}
-BY_ATTRIBUTE = {"maniflex": "by_attribute"}  # the same, with the names by which a typed payload is read
 
 
 class HiddenFields:

@@ -13,10 +13,11 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails, ValidationError
 from pydantic_core.core_schema import ErrorType
 
+from maniflex._json import INT_MAX, INT_MIN
 from maniflex._names import did_you_mean
 from maniflex.errors import ValidationFailed
 from maniflex.model.annotations import Shape
-from maniflex.model.value_rules import INT_MAX, INT_MIN, Rules
+from maniflex.model.value_rules import Rules
 
 Detail = dict[str, str]
 

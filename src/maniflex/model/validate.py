@@ -20,6 +20,7 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
+from maniflex._json import json_trouble, text_trouble
 from maniflex.errors import MOST_DETAILS, ValidationFailed
 from maniflex.model.annotations import classify
 from maniflex.model.base import Model, instance_of
@@ -34,7 +35,6 @@ from maniflex.model.core_schema import (
 )
 from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.model.value_rules import json_trouble, text_trouble
 
 Fields = dict[str, Any]
 

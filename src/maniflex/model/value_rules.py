@@ -3,9 +3,6 @@
 The only home of the rules. Bodies arrive as parsed JSON, so nothing is coerced that JSON can say
 itself: text stays text, `"5"` is no number and `true` is no 1. What JSON has no word for (instants,
 decimals, UUIDs, bytes) is read from text. Instants become UTC; a naive one is taken as UTC.
-
-`text_trouble` and `json_trouble` do what a JSON parser has already done for a body (no NUL, no lone
-surrogates, 64-bit integers, bounded depth); only records made in code go through them.
 """
 
 from __future__ import annotations
@@ -21,10 +18,10 @@ from functools import partial
 from typing import Any, LiteralString, NoReturn, TypeVar, cast
 from uuid import UUID
 
-import msgspec
 from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
+from maniflex._json import INT_MAX, INT_MIN
 from maniflex.model.annotations import Shape
 from maniflex.model.core_schema import change_leaf, change_value, inline_schema, strictly
 from maniflex.model.declared import Kind
@@ -32,9 +29,7 @@ from maniflex.model.field import FieldSpec, LocaleString
 
 T = TypeVar("T")
 
-INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MAX_DECIMAL_DIGITS = 1000
-MAX_JSON_DEPTH = 100
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?\Z")
 _INSTANT = re.compile(
@@ -312,82 +307,3 @@ _plain_json: Callable[[str | bytes], Any] = TypeAdapter(Any).validate_json
 
 def _read_locale(text: str | bytes) -> LocaleString:
     return LocaleString(_plain_json(text))
-
-
-def text_trouble(text: str) -> str | None:
-    """Why a database or a JSON client could not hold the text; None when they can."""
-    if "\x00" in text:
-        return "must not contain the NUL character"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return "must not contain lone surrogates"
-    return None
-
-
-def json_trouble(value: Any, depth: int = 0) -> str | None:
-    """Why the value could not be stored as JSON; None when it can."""
-    if depth > MAX_JSON_DEPTH:
-        return f"must not be nested deeper than {MAX_JSON_DEPTH} levels"
-    match value:
-        case None | bool():
-            return None
-        case str():
-            return text_trouble(value)
-        case int():
-            return None if INT_MIN <= value <= INT_MAX else "must hold no integer beyond 64 bits"
-        case float():
-            return None if math.isfinite(value) else "must hold no NaN or infinity"
-        case dict():
-            if not all(isinstance(key, str) for key in value):
-                return "must have text keys only"
-            parts = [*value.keys(), *value.values()]
-        case list():
-            parts = value
-        case _:
-            return f"must hold JSON values only, not {type(value).__name__}"
-    return next((trouble for part in parts if (trouble := json_trouble(part, depth + 1))), None)
-
-
-# JSON columns that may hold anything: a value that cannot be read is shown as that.
-#
-# SQLite takes any bytes for a text, PostgreSQL takes JSON that Python cannot read (a lone surrogate, a
-# list in a list in a list …), and an older version may have written another shape. A model that says
-# `__shows_unreadable__` gives such a value as `{"$unreadable": "the stored value as text"}`, so that one
-# record breaks neither itself nor the list it is in.
-
-
-KEY = "$unreadable"
-LONGEST = 10_000  # characters that are shown
-
-Load = Callable[[str | bytes], Any]
-
-
-def json_guard(load: Load, *, is_object: bool = False) -> Callable[[str | bytes], str]:
-    """What gives the stored text if it is JSON that `load` can read, and the text of its stand-in if not."""
-
-    def load_guarded(raw: str | bytes) -> str:
-        try:
-            text = raw if isinstance(raw, str) else raw.decode()
-            value = load(text)
-            if is_object and not isinstance(value, dict):
-                raise TypeError("it is no object")
-            if "NaN" in text or "Infinity" in text:  # which pydantic reads, and no client
-                msgspec.json.decode(text)
-        except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-            return msgspec.json.encode({KEY: _preview(raw)}).decode()
-        return text
-
-    return load_guarded
-
-
-def _preview(raw: str | bytes) -> str:
-    text = raw if isinstance(raw, str) else raw.decode(errors="backslashreplace")
-    text = text.replace("\0", "\\0")  # which no database would take, should somebody store it again
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-def is_unreadable(value: Any) -> bool:
-    """Whether a value that was read stands for one that could not be."""
-    return isinstance(value, dict) and value.keys() == {KEY} and isinstance(value[KEY], str)

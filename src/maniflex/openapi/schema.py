@@ -19,10 +19,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema, to_jsonable_python
 
+from maniflex._json import INT_MAX, INT_MIN
 from maniflex.model.base import Model
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
-from maniflex.model.value_rules import INT_MAX, INT_MIN
 from maniflex.pipeline.rules.transforms import Computed
 from maniflex.query.query import shows
 

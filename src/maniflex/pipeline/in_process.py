@@ -13,6 +13,7 @@ from typing import Any, TypedDict, TypeVar
 from urllib.parse import unquote, urlencode
 
 from maniflex._caller import Caller, caller
+from maniflex._json import text_trouble
 from maniflex.db.current import transaction
 from maniflex.db.port import Isolation, Tx
 from maniflex.errors import (
@@ -26,7 +27,6 @@ from maniflex.errors import (
 )
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.context import AsgiScope, AuthInfo, Context

@@ -16,6 +16,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from maniflex._json import encode_json
 from maniflex.db.budget import Budget
 from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
@@ -23,7 +24,6 @@ from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.query import cursor
 from maniflex.query.query import Query
-from maniflex.sql.codec import encode_json
 
 if TYPE_CHECKING:
     from maniflex.pipeline.rules.transforms import Transform

@@ -10,10 +10,11 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from maniflex._json import text_trouble
 from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
-from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, text_trouble, written_digits
+from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
 from maniflex.query.operators import Operator, Takes, operator
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

@@ -15,11 +15,8 @@ from enum import Enum
 from typing import Any, get_origin
 from uuid import UUID
 
-import msgspec
-from pydantic_core import to_json
-
+from maniflex._json import encode_json, json_guard
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.model.value_rules import json_guard
 from maniflex.sql.statement import Dialect, by_dialect
 
 Codec = Callable[[Any], Any]
@@ -40,15 +37,6 @@ def encode_decimal(value: Decimal) -> str:
 def written_out(value: Decimal) -> Decimal:
     """The same number without an exponent, which asyncpg gives to large round ones."""
     return Decimal(format(value, "f")) if value.as_tuple().exponent > 0 else value  # type: ignore[operator]  # finite
-
-
-def encode_json(value: Any) -> str:
-    return to_json(value, inf_nan_mode="constants").decode()
-
-
-def encode_plain(value: Any) -> str:
-    """Lists, rows and tables that were made here, of texts and numbers, as JSON text."""
-    return msgspec.json.encode(value).decode()
 
 
 def encode_any(value: Any) -> Any:

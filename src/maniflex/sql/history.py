@@ -15,9 +15,10 @@ import msgspec
 import sqlalchemy as sa
 
 from maniflex._caller import Caller
+from maniflex._json import encode_json
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.bindings import binding_from_columns, binding_from_values
-from maniflex.sql.codec import encode_datetime, encode_json
+from maniflex.sql.codec import encode_datetime
 from maniflex.sql.model import ID, ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement

@@ -21,9 +21,10 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from maniflex._json import encode_json
 from maniflex._tables import PartialTable
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.sql.codec import encode_json, literal
+from maniflex.sql.codec import literal
 from maniflex.sql.operators import Condition
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.tables import column_type

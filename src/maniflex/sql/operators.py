@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
 
+from maniflex._json import encode_json
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.operators import Op, fold_case
-from maniflex.sql.codec import encode_json
 from maniflex.sql.statement import Dialect, by_dialect
 
 if TYPE_CHECKING:

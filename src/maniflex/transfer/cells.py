@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from maniflex._json import NotJson, read_text
 from maniflex._names import did_you_mean
 from maniflex.errors import ManiflexError
 from maniflex.features.tabular import harmless
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.transfer.source import UnusableJson, read_json
 
 _YES = frozenset(("true", "yes", "1", "on"))
 _NO = frozenset(("false", "no", "0", "off"))
@@ -111,8 +111,8 @@ def _read_bool(text: str) -> Any:
 
 def _read_json(text: str) -> Any:
     try:
-        return read_json(text)
-    except UnusableJson as problem:
+        return read_text(text)
+    except NotJson as problem:
         raise CellProblem(str(problem)) from None
 
 

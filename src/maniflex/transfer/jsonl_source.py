@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from typing import Any
 
+from maniflex._json import JsonFault, NotJson, read_text
 from maniflex.transfer.source import (
     LONGEST_LINE,
     MOST_COLUMNS,
@@ -13,8 +13,6 @@ from maniflex.transfer.source import (
     SourceRow,
     TextForm,
     UnreadableFile,
-    UnusableJson,
-    read_json,
     text_problem,
 )
 
@@ -63,9 +61,9 @@ class JsonlReader:
         if problem:
             return {}, problem
         try:
-            values = read_json(text, parse_float=Decimal)
-        except UnusableJson as problem:
-            return {}, "is no JSON object" if str(problem) == "is no JSON" else str(problem)
+            values = read_text(text, exact=True)
+        except NotJson as refused:
+            return {}, "is no JSON object" if refused.fault is JsonFault.SYNTAX else str(refused)
         if not isinstance(values, dict):
             return {}, "is no JSON object"
         unknown = [name for name in values if name not in self._names]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from maniflex.background.json_text import clean, decode, encode
+from maniflex._json import clean, decode, encode
 from maniflex.background.leases import Held
 from maniflex.background.runs.handlers import RunHandlers, prefix_range
 from maniflex.background.runs.outcomes import (

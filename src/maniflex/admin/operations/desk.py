@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from maniflex._json import JsonFault, NotJson, read_text
 from maniflex.admin.operations.parts import WorkReach, may_see
 from maniflex.admin.visit import Handler, Visit
 from maniflex.errors import Abort, Forbidden, NotFound
@@ -216,18 +217,13 @@ def read_json(visit: Visit, text: str) -> Any:
     if not text.strip():
         return None
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        place = (
-            f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        )
+        return read_text(text)
+    except NotJson as problem:
+        is_syntax = problem.fault is JsonFault.SYNTAX
+        place = f"line {problem.line}, column {problem.column}" if is_syntax else str(problem)
         message = visit.t("ops_bad_json", place=place)
         details = [{"field": "payload", "message": message, "code": "invalid"}]
         raise Abort(422, "VALIDATION_FAILED", message, details) from None
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 # The tabs above every page of operations, and how such a page is shown.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from maniflex._json import is_unreadable
 from maniflex.admin.operations.desk import ROOT, WorkDesk, as_json, read_instant, seeing, show_page
 from maniflex.admin.operations.many_batches import FILTERS, read_message_filter
 from maniflex.admin.operations.run_list import tone_of
@@ -18,7 +19,6 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
 from maniflex.db.records import Records
-from maniflex.model.value_rules import is_unreadable
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
 

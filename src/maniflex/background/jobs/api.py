@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 from maniflex._arguments import explain_arguments
 from maniflex._callables import is_async
 from maniflex._caller import caller
+from maniflex._json import decode
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.jobs.port import Cancellable, EventBus, Job, Queue, Result, validate_job
 from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
-from maniflex.background.json_text import decode
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypedDict, Unpack, runtime_checkable
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.json_text import clean, decode, encode
+from maniflex._json import clean, decode, encode
 from maniflex.background.leases import Held
 from maniflex.background.runs.handlers import check_type
 from maniflex.errors import ValidationFailed

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import JsonValue
 
+from maniflex._json import encode
 from maniflex.background.environment import Environment
 from maniflex.background.jobs.port import AttemptEnd, Job
-from maniflex.background.json_text import encode
 from maniflex.background.loop import Loop
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.db.current import executor

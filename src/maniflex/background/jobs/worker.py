@@ -18,6 +18,7 @@ from typing import Any
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
+from maniflex._json import encode
 from maniflex._logging import guard_logger
 from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
@@ -31,7 +32,6 @@ from maniflex.background.jobs.port import (
     StatusSink,
     dead_letter,
 )
-from maniflex.background.json_text import encode
 from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics

@@ -20,10 +20,10 @@ from maniflex._arguments import explain_arguments
 from maniflex._backoff import Backoff
 from maniflex._caller import caller
 from maniflex._ids import new_id
+from maniflex._json import clean, encode
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
-from maniflex.background.json_text import clean, encode
 from maniflex.background.metrics import Labels
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers

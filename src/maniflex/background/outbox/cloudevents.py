@@ -10,7 +10,7 @@ import re
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from maniflex.background.json_text import decode
+from maniflex._json import decode
 
 if TYPE_CHECKING:
     from maniflex.background.outbox.message import Message

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from maniflex._fence import Fence, describe, leaves_of
-from maniflex.background.json_text import clean
+from maniflex._json import clean
 from maniflex.background.outbox.handlers import MessageHandler, UnreadablePayload, readable
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus

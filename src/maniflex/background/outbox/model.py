@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 from pydantic import JsonValue
 
 from maniflex._caller import Caller
-from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
+from maniflex.background.parameters import instant
 from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.field import field

@@ -17,10 +17,9 @@ from typing import Any
 from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.environment import Environment
-from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
 from maniflex.background.outbox.model import Batch, Claim, ClaimedMessage, NewMessage, Settlement
-from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.builder import mend_refusal
 from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.db.current import Primary, require_tx

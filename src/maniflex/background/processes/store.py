@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from maniflex._ids import new_ids
-from maniflex.background.json_text import instant
+from maniflex._json import encode_plain
 from maniflex.background.metrics import Counts, MinuteKey
-from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Row
-from maniflex.sql.codec import encode_plain
 from maniflex.sql.statement import Sql
 from maniflex.sql.statement_files import load
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe
+from maniflex._json import clean, decode, encode, unreadable_because
 from maniflex._logging import guard_logger
-from maniflex.background.json_text import clean, decode, encode, unreadable_because
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.runs.outcomes import (
     NO_HANDLER,

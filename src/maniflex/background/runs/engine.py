@@ -19,7 +19,7 @@ from maniflex._caller import Caller
 from maniflex._clock import Clock
 from maniflex._fence import Fence, describe
 from maniflex._ids import new_id
-from maniflex.background.json_text import encode
+from maniflex._json import encode
 from maniflex.background.loop import WorkTracing
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs import rows as checks

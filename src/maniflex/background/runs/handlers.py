@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex._backoff import Backoff
 from maniflex._callables import is_async
+from maniflex._json import encode
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
-from maniflex.background.json_text import PayloadType, encode
+from maniflex.background.payload_types import PayloadType
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.base import losses
 

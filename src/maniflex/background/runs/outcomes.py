@@ -18,12 +18,11 @@ from pydantic import ValidationError
 
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence, describe, leaves_of, text_of
+from maniflex._json import HalfCharacter, clean, encode_plain
 from maniflex._logging import guard_logger
-from maniflex.background.json_text import HalfCharacter, clean
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.errors import Fatal, LeaseLost, RunCancelled, ValidationFailed
-from maniflex.sql.codec import encode_plain
 
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 NO_HANDLER = "no_handler_registered"

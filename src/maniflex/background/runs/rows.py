@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
+from maniflex._json import is_text
 from maniflex._names import did_you_mean
 from maniflex.background.declaring import as_duration
-from maniflex.background.json_text import is_text
 from maniflex.background.leases import Held
 from maniflex.background.runs.handlers import PRIORITIES
 from maniflex.background.runs.model import Status

@@ -19,9 +19,10 @@ from typing_extensions import TypeVar
 
 from maniflex._callables import is_async
 from maniflex._caller import Caller, Source
+from maniflex._json import Unreadable, Unstored, is_text, is_unreadable, not_stored
 from maniflex.background.declaring import as_duration
-from maniflex.background.json_text import Unreadable, Unstored, instant, is_text, not_stored
 from maniflex.background.leases import Held
+from maniflex.background.parameters import instant
 from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import CHILD, RunEngine
 from maniflex.background.runs.model import Status
@@ -31,7 +32,6 @@ from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, Op
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
-from maniflex.model.value_rules import is_unreadable
 
 T = TypeVar("T")
 P = TypeVar("P", default=Any)

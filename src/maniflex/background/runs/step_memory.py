@@ -23,8 +23,8 @@ from maniflex._callables import is_async
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
+from maniflex._json import Unreadable, Unstored, decode_stored, not_stored, readable_text
 from maniflex._logging import guard_logger
-from maniflex.background.json_text import Unreadable, Unstored, decode_stored, not_stored, readable_text
 from maniflex.background.leases import Held
 from maniflex.background.runs.store import RunStore, passes
 from maniflex.background.threads import begin_on_thread

@@ -14,9 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from maniflex._ids import event_ids, first_id
-from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
-from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import (

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from maniflex._ids import event_ids
+from maniflex._json import encode_plain
 from maniflex.background.leases import Held
 from maniflex.background.partitions.builder import mend_refusal
 from maniflex.background.partitions.layout import RUNS, Partition, PartitionLayout
@@ -36,7 +37,6 @@ from maniflex.errors import (
     Timeout,
     TransactionError,
 )
-from maniflex.sql.codec import encode_plain
 from maniflex.sql.statement import Sql
 from maniflex.sql.statement_files import NamedStatement
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from maniflex._ids import event_ids
-from maniflex.background.json_text import decode
+from maniflex._json import decode, encode_plain
 from maniflex.background.leases import Held
 from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.runs.model import Status
@@ -25,7 +25,7 @@ from maniflex.background.runs.store import RunStore
 from maniflex.db.current import executor
 from maniflex.db.port import Executor, Row, Tx
 from maniflex.errors import DatabaseError, TransactionError
-from maniflex.sql.codec import encode_datetime, encode_plain
+from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Sql
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Unpack, overload
 from maniflex._caller import caller
 from maniflex._clock import Clock
 from maniflex._ids import new_ids
-from maniflex.background.json_text import decode
+from maniflex._json import decode
 from maniflex.background.parameters import subject_of
 from maniflex.background.runs import rows as checks
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_type, payload_text

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex._caller import caller
+from maniflex._json import is_unreadable
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
@@ -39,7 +40,6 @@ from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
 from maniflex.errors import Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
-from maniflex.model.value_rules import is_unreadable
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import schema_statements
 

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from maniflex._json import decode, encode
 from maniflex._names import did_you_mean
-from maniflex.background.json_text import PayloadType, decode, encode
+from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
 from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status

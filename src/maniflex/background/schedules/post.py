@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
-from maniflex.background.json_text import clean, encode
+from maniflex._json import clean, encode
 from maniflex.background.threads import DaemonThreads
 
 MOST_BYTES = 64 * 1024  # of an answer; what comes after is not read

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from maniflex._clock import Clock
+from maniflex._json import Unreadable
 from maniflex.background.clock import may_fire
 from maniflex.background.environment import Environment
-from maniflex.background.json_text import Unreadable
 from maniflex.background.loop import Loop
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.definition import check_target

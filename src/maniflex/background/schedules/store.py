@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex._ids import new_id
+from maniflex._json import clean, decode_stored
 from maniflex.background.environment import Environment
-from maniflex.background.json_text import clean, decode_stored, instant
 from maniflex.background.loop import Loop
-from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.schedules.cron import Times
 from maniflex.background.schedules.model import FiringOutcome
 from maniflex.db.current import Primary

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from maniflex._json import text_trouble
 from maniflex.errors import Abort
 from maniflex.middleware.stores.port import Revocation, Revoker, mistakes_of
-from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.registration import takes
 
