@@ -1,12 +1,15 @@
-"""What can be said of a function before it is called."""
+"""What can be said of a function before it is called, and of a call with wrong arguments."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 from weakref import WeakKeyDictionary
+
+from maniflex._names import did_you_mean
+from maniflex.errors import DeclarationError
 
 T = TypeVar("T")
 
@@ -42,3 +45,103 @@ def _without_partials(fn: Any) -> Any:
     while isinstance(fn, partial):
         fn = fn.func
     return fn
+
+
+# Calls of declarations with wrong arguments: what is wrong, in the words of whoever wrote them.
+#
+# Python blames an inner class: `Bearer.__init__() got an unexpected keyword argument 'isuer'`. Functions and
+# classes that are decorated here say `auth.jwt: there is no argument 'isuer'; did you mean 'issuer'?`.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+
+def explain_arguments(label: str | Callable[[Any], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: wrong arguments raise a `DeclarationError` that calls the function by this name.
+
+    Of a method, the label is a function of its object.
+    """
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        @wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return fn(*args, **kwargs)
+            except TypeError:
+                problems = [*argument_problems(fn, args, kwargs)]
+                if not problems:  # raised by what it did
+                    raise
+                name = label if isinstance(label, str) else label(args[0])
+                raise DeclarationError(*(f"{name}: {problem}" for problem in problems)) from None
+
+        return call
+
+    return decorate
+
+
+def explain_class(cls: C) -> C:
+    """A decorator: wrong arguments of a class of options raise a `DeclarationError` that names the class."""
+    init = cls.__dict__.get("__init__")
+    if inspect.isfunction(init) and not hasattr(init, "__wrapped__"):
+        type.__setattr__(cls, "__init__", explain_arguments(lambda self: type(self).__name__)(init))
+    return cls
+
+
+def explain_section(members: dict[str, Any], section: str, names: Sequence[str]) -> None:
+    """Explain the functions that a section of the catalogue shows under these names: `auth.jwt`."""
+    for name in names:
+        member = members[name]
+        if inspect.isfunction(member) and not inspect.iscoroutinefunction(member):
+            members[name] = explain_arguments(f"{section}.{name}")(member)
+
+
+def argument_problems(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """Why the function cannot be called with these; nothing where it can."""
+    parameters = [*inspect.signature(fn).parameters.values()]
+    open_end = next((p for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD), None)
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    by_name = [p.name for p in parameters if p.kind in _NAMED]
+    if open_end is not None:
+        options = _option_names(fn, open_end.name)
+        if options is None:
+            return
+        by_name += options
+    shown_names = [name for name in by_name if name != "self"]
+    unknown = [name for name in kwargs if name not in by_name]
+    for name in unknown:
+        hint = did_you_mean(name, shown_names) or (
+            f"; there are: {', '.join(shown_names)}" if shown_names else ""
+        )
+        yield f"there is no argument {name!r}{hint}"
+    given_by_place = {p.name for p in positional[: len(args)]}
+    for name in sorted(given_by_place & kwargs.keys()):
+        yield f"{name!r} is given twice"
+    is_counted = all(p.kind is not inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    if is_counted and len(args) > len(positional):
+        most = len([p for p in positional if p.name != "self"])
+        given_count = len(args) - (len(positional) - most)
+        keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        hint = f"; give {', '.join(keywords)} by name" if keywords else ""
+        yield f"it takes {most} arguments without a name, and {given_count} are given{hint}"
+    required_names = [
+        p.name for p in parameters if p.default is p.empty and p.kind in {*_POSITIONAL, *_NAMED}
+    ]
+    missing = [name for name in required_names if name not in given_by_place and name not in kwargs]
+    if missing and not unknown:
+        yield f"{' and '.join(map(repr, missing))} is missing"
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _option_names(fn: Any, parameter: str) -> list[str] | None:
+    """The names in `**options: Unpack[SomeOptions]`; None where any name is taken."""
+    whole = inspect.unwrap(fn)
+    hint = whole.__annotations__.get(parameter)
+    # This one alone: the types of others may be there for type checkers only.
+    hinted_type = eval(hint, whole.__globals__) if isinstance(hint, str) else hint
+    options = get_args(hinted_type)[0] if get_args(hinted_type) else None
+    return list(options.__annotations__) if isinstance(options, type) else None

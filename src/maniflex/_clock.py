@@ -1,15 +1,17 @@
-"""What time it is, and waiting: the one place that asks the operating system.
+"""What time it is, waiting, and how long to wait before trying again.
 
-Everything that reads a clock is handed one, so that a test can hand it a `FakeClock`
-(`maniflex.testing.clock`) and move time by hand.
+The one place that asks the operating system. Everything that reads a clock is handed one, so that a test
+can hand it a `FakeClock` (`maniflex.testing.clock`) and move time by hand.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -65,3 +67,31 @@ def check_clock(clock: Any) -> Clock:
         raise ConfigError(f"clock: its now() is a datetime with a time zone, not {now!r}")
     checked_clock: Clock = clock
     return checked_clock
+
+
+# How long to wait before trying again: doubling, capped, and spread by chance. The only home of retry
+# arithmetic; workers, relays and reconnecting listeners all ask here.
+
+
+_MOST_DOUBLINGS = 62  # beyond this every cap is reached and a float could overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause after the n-th failure: `base` doubled each time, up to `jitter` more, never above `cap`.
+
+    >>> Backoff(base=timedelta(seconds=1), cap=timedelta(minutes=5), jitter=0)(3)
+    datetime.timedelta(seconds=4)
+    """
+
+    base: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(minutes=5)
+    jitter: float = 0.5
+    chance: Callable[[], float] = random.random
+
+    def __call__(self, failures: int) -> timedelta:
+        doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
+        # Room for the jitter is left below the cap: there most of all, many would otherwise wake at once.
+        most = self.cap.total_seconds() / (1 + self.jitter)
+        seconds = min(self.base.total_seconds() * 2**doublings, most)
+        return timedelta(seconds=seconds * (1 + self.jitter * self.chance()))

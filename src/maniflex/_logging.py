@@ -12,14 +12,17 @@ import logging
 import sys
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from maniflex._access_json import AccessObjects, AccessValues, escape_breaks
 from maniflex._caller import current_log_fields
+
+if TYPE_CHECKING:
+    from maniflex.config import Config
 
 # Of what a line is about, in the order they are shown.
 _CONTEXT = (
@@ -33,22 +36,15 @@ _ATTRIBUTES = (
 _IN_TEXT = ("trace_id", "user_id", "tenant_id", "route", "run_id")  # behind the request id
 _TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"
 TextValues = tuple[str, str, int, float, int, str, str]  # of a line of the access log, before it is made
+Names = tuple[str, str, str]  # of a route, its model and its operation
+# The moment, the names, method, path, status, milliseconds, bytes, request id, trace id, user, tenant,
+# address of the client, id of the record.
+AccessValues = tuple[float, Names, str, str, int, float, int, str, str, str, str, str, str]
 WaitingLine = str | TextValues | AccessValues
 ACCESS = "maniflex.access"  # the logger of these lines
 _ACCESS_LINE = " INFO    %s %s %d %.1f ms %d B%s [%s]\n"
 MOST_WAITING = 200  # lines of the access log, written together
 FLUSH_AFTER = 0.05  # seconds
-
-
-class LogSettings(Protocol):
-    """The settings this module reads."""
-
-    @property
-    def log_level(self) -> str: ...
-    @property
-    def log_json(self) -> bool: ...
-    @property
-    def service_name(self) -> str: ...
 
 
 def _encode(line: Mapping[str, Any]) -> str:
@@ -196,7 +192,7 @@ def line_handler(logger: logging.Logger) -> LineHandler | None:
 _MANIFLEX = logging.getLogger("maniflex")
 
 
-def configure_logging(settings: LogSettings) -> None:
+def configure_logging(settings: Config) -> None:
     """Send log lines to standard error, unless the application has set its own handlers up."""
     root = logging.getLogger()
     root.setLevel(settings.log_level.upper())
@@ -204,7 +200,7 @@ def configure_logging(settings: LogSettings) -> None:
         root.addHandler(LineHandler(as_json=settings.log_json, service=settings.service_name))
 
 
-def logging_config(settings: LogSettings) -> dict[str, Any]:
+def logging_config(settings: Config) -> dict[str, Any]:
     """The same for worker processes, which set their logging up from a mapping."""
     handler = {"()": LineHandler, "as_json": settings.log_json, "service": settings.service_name}
     return {
@@ -299,15 +295,138 @@ def guard_logger(logger: logging.Logger) -> logging.Logger:
     return logger if isinstance(logger, GuardedLogger) else GuardedLogger(logger)
 
 
-class ServerSettings(Protocol):
-    """The settings of a server that say how its lines are written."""
-
-    @property
-    def logger(self) -> logging.Logger | None: ...
-    @property
-    def service_name(self) -> str: ...
-
-
-def server_logger(settings: ServerSettings) -> GuardedLogger:
+def server_logger(settings: Config) -> GuardedLogger:
     """Where a server says what becomes of it: its own logger, if it has one; the lines name its service."""
     return GuardedLogger(settings.logger or _MANIFLEX, service=settings.service_name)
+
+
+# What was slow: each kind once, and then no more than once in ten seconds with how often it was.
+
+
+PAUSE = 10.0  # seconds
+MOST_SHAPES = 500
+
+
+class SlowLog:
+    """The slow requests, or the slow statements of one database."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._shapes: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when it may be said again; unsaid
+
+    def note(self, what: str, shape: str, seconds: float) -> None:
+        """Write a line with the shape, unless there was one about the same a moment ago."""
+        now = self._clock()
+        again_at, unsaid = self._shapes.pop(shape, (0.0, 0))
+        if now < again_at:
+            self._shapes[shape] = again_at, unsaid + 1
+            return
+        self._shapes[shape] = now + PAUSE, 0
+        if len(self._shapes) > MOST_SHAPES:
+            self._shapes.popitem(last=False)
+        others = f" (and {unsaid} more since the last such line)" if unsaid else ""
+        self._logger.warning(
+            "%s: %.3f s%s: %s", what, seconds, others, shape, extra={"duration_ms": round(seconds * 1000, 3)}
+        )
+
+
+# The line of the access log as one JSON object, for a request that was answered well.
+#
+# Log lines of a busy server are many, so the object is written out by hand. That is right only while no text
+# in it needs an escape; a line with one that does goes through the JSON encoder, like all other lines.
+
+
+class AccessObjects:
+    """Makes the lines from their values."""
+
+    def __init__(self, logger: str, service: str, encode: Callable[[Mapping[str, Any]], str]) -> None:
+        self._encode = encode
+        self._fixed = {"level": "info", "logger": logger}
+        self._service = {"service": service} if service else {}
+        self._patterns: dict[tuple[Names, bool, bool, bool, bool, bool], str] = {}
+        self._second = 0
+        self._clock = ""  # that second, as it is written
+
+    def clock(self, now: float) -> str:
+        """A moment as it is written, in UTC."""
+        return f"{self._clock_of(int(now))}.{int(now % 1 * 1000):03d}+00:00"
+
+    def _clock_of(self, second: int) -> str:
+        if second != self._second:
+            self._second, self._clock = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return self._clock
+
+    def line(self, values: AccessValues) -> str:
+        """One line, with its end."""
+        at, names, method, path, status, ms, size, request_id, trace_id, user, tenant, client, record = values
+        texts = f"{method}{path}{request_id}{trace_id}{user}{tenant}{client}{record}"
+        if not (texts.isprintable() and request_id and client) or '"' in texts or "\\" in texts:
+            return self._encode_line(values)
+        kind = names, size > 0, trace_id != "", user != "", tenant != "", record != ""
+        pattern = self._patterns.get(kind) or self._pattern(*kind)
+        second = int(at)
+        return pattern % (
+            self._clock_of(second), (at - second) * 1000, method, path, status, ms, size, user, method, path,
+            status, ms, size, request_id, trace_id, user, tenant, client, record,
+        )  # fmt: skip
+
+    def _pattern(
+        self,
+        names: Names,
+        has_size: bool,
+        has_trace: bool,
+        has_user: bool,
+        has_tenant: bool,
+        has_record: bool,
+    ) -> str:
+        """Where the values of such lines stand; one that is empty is passed over by `%.0s`."""
+        actor = " %s" if has_user else "%.0s"
+        fields = [
+            '{"time":"%s.%03d+00:00"', self._text(self._fixed),
+            f',"message":"%s %s %d %.1f ms %d B{actor}"', self._text(self._service), ',"method":"%s"',
+            self._text({"route": names[0]}), ',"path":"%s","status":%d,"duration_ms":%.3f',
+            ',"bytes":%d' if has_size else "%.0s", ',"request_id":"%s"',
+            ',"trace_id":"%s"' if has_trace else "%.0s", ',"user_id":"%s"' if has_user else "%.0s",
+            ',"tenant_id":"%s"' if has_tenant else "%.0s", ',"client_ip":"%s"',
+            self._text({"model": names[1], "operation": names[2]}),
+            ',"resource_id":"%s"' if has_record else "%.0s", "}\n",
+        ]  # fmt: skip
+        if len(self._patterns) >= _MOST_PATTERNS:
+            self._patterns.clear()
+        pattern = self._patterns[names, has_size, has_trace, has_user, has_tenant, has_record] = "".join(
+            fields
+        )
+        return pattern
+
+    def _text(self, fields: Mapping[str, str]) -> str:
+        """Fixed fields as they stand in a pattern."""
+        pairs = [f",{self._encode({name: value})[1:-1]}" for name, value in fields.items() if value]
+        return "".join(pairs).replace("%", "%%")
+
+    def _encode_line(self, values: AccessValues) -> str:
+        at, names, method, path, status, ms, size, request_id, trace_id, user, tenant, client, record = values
+        actor = f" {escape_breaks(user)}" if user else ""
+        path = escape_breaks(path)
+        fields = {
+            "method": method, "route": names[0], "path": path, "status": status, "duration_ms": round(ms, 3),
+            "bytes": size, "request_id": request_id, "trace_id": trace_id, "user_id": user,
+            "tenant_id": tenant, "client_ip": client, "model": names[1], "operation": names[2],
+            "resource_id": record,
+        }  # fmt: skip
+        line = {
+            "time": self.clock(at),
+            **self._fixed,
+            "message": f"{method} {path} {status} {ms:.1f} ms {size} B{actor}",
+            **self._service,
+            **{name: value for name, value in fields.items() if value},
+        }
+        return self._encode(line) + "\n"
+
+
+_MOST_PATTERNS = 10_000
+
+
+def escape_breaks(text: str) -> str:
+    """The text without line breaks, behind which would stand a line that somebody else has written."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus
 from maniflex.background.outbox.outcomes import DeliveryFailed, HandedBack, Hopeless, Policy, change
 

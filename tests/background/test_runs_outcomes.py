@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from maniflex import Run, Server
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex.errors import Conflict, DatabaseError, Fatal, NotFound, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import (

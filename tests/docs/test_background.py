@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import Options

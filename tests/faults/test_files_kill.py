@@ -19,7 +19,7 @@ import asyncio, os, random, signal, sys
 from maniflex import Server
 from maniflex.files.owner import NOBODY
 from maniflex.files.store import FileStore
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.storage.local import LocalStorage
 from tests.kit.files import Album, in_pieces
 

@@ -12,7 +12,7 @@ import pytest
 from maniflex.errors import StorageError, Unavailable
 from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.storage import FileMeta, LocalStorage, MemoryStorage
 from maniflex.testing.clock import FakeClock
 from tests.kit.files import PNG, Album, an_archive, in_pieces

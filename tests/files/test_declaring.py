@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Model, Server, field, file
 from maniflex.errors import ConfigError, DatabaseError, DeclarationError
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.storage import MemoryStorage, S3Storage
 from tests.kit.declarations import meta_of
 from tests.kit.files import Album, an_archive

@@ -23,7 +23,7 @@ from maniflex.errors import (
 )
 from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.storage import FileMeta, LocalStorage, MemoryStorage
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

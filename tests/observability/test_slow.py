@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from maniflex import Context, Model, Server, field
-from maniflex._slow_log import MOST_SHAPES, PAUSE, SlowLog
+from maniflex._logging import MOST_SHAPES, PAUSE, SlowLog
 from maniflex.db.statements import MOST_LETTERS, shape_of
 from maniflex.testing import client
 from tests.kit.http import created

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from maniflex import Config, Model, Server
-from maniflex.config import SETTINGS, Trace, sqlite_path
+from maniflex.config import SETTINGS, Settings, Trace, sqlite_path
 from maniflex.errors import ConfigError, DeclarationError
-from maniflex.server_keywords import Settings
 from maniflex.testing import client
 
 A_SECRET = "hunter2"
@@ -404,5 +403,5 @@ def test_the_typed_keywords_of_a_server_are_the_settings() -> None:
 
     keywords = {name: str(t.__forward_arg__) for name, t in Settings.__annotations__.items()}
     lines = [f"{name}: {kind}" for name, kind in declared.items() if keywords.get(name) != kind]
-    assert not lines, "write into Settings of server_keywords.py:\n    " + "\n    ".join(lines)
+    assert not lines, "write into Settings of config.py:\n    " + "\n    ".join(lines)
     assert keywords.keys() == declared.keys()

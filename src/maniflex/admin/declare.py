@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from maniflex._arguments import explain_arguments, explain_class
+from maniflex._callables import explain_arguments, explain_class
 from maniflex.admin.person import AdminContext
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model

@@ -35,7 +35,7 @@ from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Observed, Surroundings
 from maniflex.http.routing import Router
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
-from maniflex.model.file_field import file_fields
+from maniflex.model.field import file_fields
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description

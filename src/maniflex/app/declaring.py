@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from maniflex._arguments import explain_arguments
+from maniflex._callables import explain_arguments
 from maniflex._service import Service, StartOnly
 from maniflex.app.assembly import Assembly
 from maniflex.app.draft import InternalTables

@@ -31,7 +31,7 @@ from maniflex.http.probes import Probes
 from maniflex.http.welcome import Welcome, pages_of
 from maniflex.middleware.workflow import Machine
 from maniflex.model.base import Model
-from maniflex.model.file_field import file_fields
+from maniflex.model.field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.entry import Entry

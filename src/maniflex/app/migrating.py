@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maniflex._start_warnings import stop_collecting
 from maniflex.app.durable import Durable
+from maniflex.app.lifecycle import stop_collecting
 from maniflex.config import Config
 from maniflex.db.current import reading
 from maniflex.db.port import Adapter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -22,22 +22,24 @@ from maniflex._clock import Clock, SystemClock, check_clock
 from maniflex._logging import GuardedLogger
 from maniflex._names import application_of_module, did_you_mean, title_of_module
 from maniflex._service import Service
-from maniflex._start_warnings import collect_warnings
 from maniflex.app.assembly import Assembly, assemble
 from maniflex.app.data_access import WithDataAccess
 from maniflex.app.databases import describe_databases
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
-from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
+from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState, collect_warnings
 from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
 from maniflex.background.loop import stalled
 from maniflex.background.threads import dead_parts
-from maniflex.config import Config
+from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
+from maniflex.doctor.check import Ignore
+from maniflex.doctor.subject import GuardedRoute, Subject
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
+from maniflex.features.actions import Action
 from maniflex.http.asgi import App, LateRequests
 from maniflex.http.layers import Observed
 from maniflex.http.probes import Health
@@ -46,7 +48,7 @@ from maniflex.http.streaming import Send
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.observation import Observation
-from maniflex.server_keywords import Settings
+from maniflex.pipeline.routes import Mount
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
@@ -446,7 +448,6 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
     def doctor_subject(self) -> Subject:
         """The application as `maniflex.doctor.run.examine` looks at it, also where a package lacks."""
-        from maniflex.app.doctor_subject import subject_of
 
         assembly = self._seal(without_extras=True)
         return subject_of(
@@ -481,3 +482,53 @@ def _config(database: Any, config: Config | None, settings: dict[str, Any]) -> C
     if database is not None:
         settings["database"] = database
     return Config(**settings) if config is None else config.with_(**settings)
+
+
+# A sealed server as the doctor looks at it.
+
+
+def subject_of(
+    assembly: Assembly,
+    durable: Durable,
+    tables: SchemaTables,
+    *,
+    actions: Sequence[Action],
+    layers: Sequence[Any],
+    computed: Mapping[type[Model], Sequence[Any]],
+    ignores: Sequence[Ignore],
+) -> Subject:
+    """The application, as values."""
+    runtime = assembly.runtime
+    desk = durable.files.declared_desk
+
+    return Subject(
+        config=runtime.config,
+        clock=runtime.clock,
+        models=tuple(store.meta for store in runtime.stores.values()),
+        stores=runtime.stores,
+        adapters=assembly.adapters,
+        routes=tuple(_routes(assembly)),
+        placement=assembly.placement,
+        layers=layers,
+        actions=actions,
+        computed=computed,
+        work=durable.work,
+        outbox=durable.outbox,
+        schedules=durable.schedules,
+        storage=None if desk is None else desk.storage,
+        in_process=assembly.in_process,
+        runtime=runtime,
+        migration_targets=tables.targets,
+        ignores=tuple(ignores),
+        missing_extras=assembly.missing_extras,
+    )
+
+
+def _routes(assembly: Assembly) -> list[GuardedRoute]:
+    prefix = assembly.runtime.config.path_prefix
+    routes = []
+    for endpoint in assembly.endpoints:
+        guards = assembly.guards.of(endpoint)
+        path = prefix + endpoint.path if endpoint.mount is Mount.API else endpoint.path
+        routes.append(GuardedRoute(path, endpoint, guards.is_decided, guards.authenticators))
+    return routes

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex.audit.records import AnyRecord
 from maniflex.db.port import Tx
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import sqlalchemy as sa
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex.audit.records import ActionAuditRecord, AnyRecord, AuditRecord, ReadAuditRecord
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Tx

@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 from random import random
 from typing import Any, Protocol
 
-from maniflex._backoff import Backoff
-from maniflex._clock import Clock
+from maniflex._clock import Backoff, Clock
 from maniflex._fence import Fence
 from maniflex._logging import log_panic
 from maniflex.background.threads import LastingTask, WatchedPart

@@ -18,7 +18,7 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex._fence import Fence, Fork, describe
 from maniflex._logging import log_panic
 from maniflex.db.current import detached_context

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import click
 
-from maniflex.app.copying import DataCopy
+from maniflex.app.transfer import DataCopy
 from maniflex.cli.database import check_file
 from maniflex.cli.output import Progress, print_json, print_table, target_argument
 from maniflex.cli.process import load, run_once

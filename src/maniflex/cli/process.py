@@ -20,8 +20,7 @@ import click
 
 from maniflex._logging import configure_logging, server_logger
 from maniflex._names import did_you_mean
-from maniflex._service import Service
-from maniflex._shutdown import cancel_remaining_tasks
+from maniflex._service import Service, cancel_remaining_tasks
 from maniflex.app.server import Server
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import listening

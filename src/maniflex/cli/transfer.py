@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from maniflex.app.file_transfer import (
+from maniflex.app.server import Server
+from maniflex.app.transfer import (
     FileImport,
     PipelineTarget,
     UnscopedTarget,
@@ -19,7 +20,6 @@ from maniflex.app.file_transfer import (
     export_unscoped,
     model_of,
 )
-from maniflex.app.server import Server
 from maniflex.cli.output import Progress, print_json, target_argument
 from maniflex.cli.process import load_sealed, run_once
 from maniflex.errors import ManiflexError

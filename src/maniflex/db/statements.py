@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Protocol
 
-from maniflex._slow_log import SlowLog
+from maniflex._logging import SlowLog
 from maniflex.sql.statement import LookupText
 
 

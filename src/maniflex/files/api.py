@@ -26,7 +26,7 @@ from maniflex.files.owner import Owner, bind_signer, owner_in_code, owner_of
 from maniflex.files.store import PACKAGE, FileStore
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
-from maniflex.model.file_field import file_fields
+from maniflex.model.field import file_fields
 from maniflex.model.registry import Registry
 from maniflex.pipeline.context import Context
 from maniflex.sql.statement import Dialect, Sql

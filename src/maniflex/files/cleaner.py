@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex._ids import new_id
 from maniflex.background.loop import Loop
 from maniflex.errors import FileNotFound

@@ -39,7 +39,7 @@ from maniflex.errors import (
 )
 from maniflex.files.intake import ENOUGH, FileQuota, Intake, clean_content_type, contradicts, no_room
 from maniflex.files.model import FileState, StoredFile
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.pipeline.context import Context
 from maniflex.storage.port import (
     OCTET_STREAM,

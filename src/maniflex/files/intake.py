@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import FileTooLarge, FileTypeNotAllowed, ManiflexError, StorageError
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.storage.port import OCTET_STREAM
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from maniflex.files.intake import clean_content_type
 from maniflex.files.links import keys_in
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.store import Link, LinkRow
-from maniflex.model.file_field import file_fields
+from maniflex.model.field import file_fields
 from maniflex.sql.select import rows_among, rows_behind
 from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage, stat_file
 

@@ -14,7 +14,7 @@ from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner, is_uploader
 from maniflex.files.store import Link, LockedFile
-from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_field
+from maniflex.model.field import ACLS, FileRules, file_fields, rules_of_field
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, ModelMeta
 

@@ -11,9 +11,8 @@ import logging
 from time import time
 from typing import Any
 
-from maniflex._access_json import escape_breaks
 from maniflex._client_address import TrustedProxies
-from maniflex._logging import ACCESS, MOST_WAITING, LineHandler, WaitingLine, line_handler
+from maniflex._logging import ACCESS, MOST_WAITING, LineHandler, WaitingLine, escape_breaks, line_handler
 from maniflex.http.layers import Observed, ObservedRequest
 from maniflex.http.protocol import PatientProtocol
 from maniflex.pipeline.exchange import App, AsgiScope

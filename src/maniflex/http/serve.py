@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import uvicorn
 
 from maniflex._logging import configure_logging, server_logger
-from maniflex._shutdown import cancel_remaining_tasks
+from maniflex._service import cancel_remaining_tasks
 from maniflex.config import Config
 from maniflex.errors import ConfigError
 from maniflex.http.access_log import LoggingProtocol

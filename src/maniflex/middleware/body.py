@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex._settings import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.pipeline.entry import ANYWHERE, Entry, describe_nothing
 from maniflex.pipeline.registration import Next
 

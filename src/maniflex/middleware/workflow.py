@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex._fence import Fence
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, DeclarationError, RequestError

@@ -16,8 +16,7 @@ from maniflex._json import INT_MAX, INT_MIN
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
 from maniflex.model.annotations import Shape
 from maniflex.model.declared import NUMBERS, Index, Kind, ModelOptions, OnDelete, SoftDelete
-from maniflex.model.field import FLAGS, LocaleString
-from maniflex.model.file_field import file_problems
+from maniflex.model.field import FLAGS, LocaleString, file_problems
 from maniflex.model.meta import FieldMeta, Lock
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import exact, number

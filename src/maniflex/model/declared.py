@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex.config import Limits
 
 

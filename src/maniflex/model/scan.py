@@ -34,8 +34,14 @@ from maniflex.model.checks import (
 )
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.core_schema import definitions_of, model_fields, roundtrip_problems
-from maniflex.model.field import FLAGS, FieldSpec, LocaleString, target_problems
-from maniflex.model.file_field import file_name_problem, file_rules
+from maniflex.model.field import (
+    FLAGS,
+    FieldSpec,
+    LocaleString,
+    file_name_problem,
+    file_rules,
+    target_problems,
+)
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.relation import reference_name
 from maniflex.model.validate import Validator

@@ -10,7 +10,7 @@ from typing import Any
 from maniflex._names import snake_case
 from maniflex._tables import PartialTable
 from maniflex.config import Limits
-from maniflex.model.file_field import FileRules, file_fields, rules_of_field
+from maniflex.model.field import FileRules, file_fields, rules_of_field
 from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.openapi import errors

@@ -14,8 +14,7 @@ from contextlib import AbstractContextManager
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
-from maniflex._access_json import escape_breaks
-from maniflex._logging import LineHandler, line_handler
+from maniflex._logging import LineHandler, escape_breaks, line_handler
 from maniflex.db.statements import StatementObserver
 from maniflex.pipeline.exchange import App
 

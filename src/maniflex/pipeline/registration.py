@@ -11,8 +11,7 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, TypeVar, cast
 
-from maniflex._arguments import explain_arguments
-from maniflex._callables import label_of
+from maniflex._callables import explain_arguments, label_of
 from maniflex._names import did_you_mean
 from maniflex.errors import CallbackFailed, DeclarationError, RequestError
 from maniflex.model.base import Model

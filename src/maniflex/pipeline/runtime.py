@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
 from maniflex._fence import Fence
-from maniflex._logging import guard_logger, log_panic
+from maniflex._logging import SlowLog, guard_logger, log_panic
 from maniflex._names import did_you_mean
-from maniflex._slow_log import SlowLog
 from maniflex.config import Config
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter

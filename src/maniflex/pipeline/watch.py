@@ -13,7 +13,7 @@ from contextvars import Context as ContextVars
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from maniflex._slow_log import SlowLog
+from maniflex._logging import SlowLog
 from maniflex.errors import RequestError, Timeout
 
 if TYPE_CHECKING:

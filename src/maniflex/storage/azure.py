@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
 from maniflex.storage.object_store import (

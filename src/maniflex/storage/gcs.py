@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
 from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage

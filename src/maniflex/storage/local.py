@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError, StorageFull
 from maniflex.storage.port import (

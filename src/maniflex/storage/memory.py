@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.errors import FileExists, FileNotFound, StorageFull
 from maniflex.storage.port import MOST_AT_ONCE, FileMeta, Reader, check_key, check_range

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock
 from maniflex._names import did_you_mean
 from maniflex.errors import ConfigError, StorageError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
 from maniflex.app.server import Server
+from maniflex.config import Settings
 from maniflex.errors import ConfigError
-from maniflex.server_keywords import Settings
 
 if TYPE_CHECKING:
     import httpx

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from maniflex import AuthInfo, Context, Model, Next, Run, Server, field
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex.background.jobs import InProcessQueue, Job, Result
 from maniflex.background.jobs.port import Cancellable
 from maniflex.errors import Conflict, DeclarationError, Fatal, NotFound, ValidationFailed

@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 
 
 def test_it_doubles_from_one_second_to_five_minutes() -> None:

@@ -16,8 +16,7 @@ from typing_extensions import TypedDict
 
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.field import LocaleString, field, file, scheduled
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules, LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, Kind, ModelOptions, SoftDelete
 from tests.kit.declarations import details_of, meta_of, option, sealed, validator_of
 

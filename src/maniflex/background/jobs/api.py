@@ -12,8 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from maniflex._arguments import explain_arguments
-from maniflex._callables import is_async
+from maniflex._callables import explain_arguments, is_async
 from maniflex._caller import caller
 from maniflex._json import decode
 from maniflex._service import Service

@@ -18,8 +18,7 @@ from itertools import islice
 
 import msgspec
 
-from maniflex._backoff import Backoff
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import Backoff, Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._logging import guard_logger

@@ -22,8 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from maniflex._backoff import Backoff
-from maniflex._clock import Clock
+from maniflex._clock import Backoff, Clock
 from maniflex._ids import new_id
 from maniflex._logging import guard_logger
 from maniflex.background.jobs.port import Job

@@ -15,8 +15,7 @@ from datetime import timedelta
 from inspect import isawaitable
 from typing import Any
 
-from maniflex._backoff import Backoff
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import Backoff, Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._json import encode
 from maniflex._logging import guard_logger

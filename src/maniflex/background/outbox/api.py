@@ -16,9 +16,9 @@ from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from maniflex._arguments import explain_arguments
-from maniflex._backoff import Backoff
+from maniflex._callables import explain_arguments
 from maniflex._caller import caller
+from maniflex._clock import Backoff
 from maniflex._ids import new_id
 from maniflex._json import clean, encode
 from maniflex._service import Service

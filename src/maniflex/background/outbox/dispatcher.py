@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex._fence import Fence
 from maniflex.background.clock import may_take_over
 from maniflex.background.leases import Held, LeaseKeeper

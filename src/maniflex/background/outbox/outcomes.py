@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from maniflex._backoff import Backoff
-from maniflex._clock import Clock
+from maniflex._clock import Backoff, Clock
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.handlers import MessageHandlers
 from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus

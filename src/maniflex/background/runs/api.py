@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack
 
-from maniflex._arguments import explain_arguments
+from maniflex._callables import explain_arguments
 from maniflex._clock import Clock
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration

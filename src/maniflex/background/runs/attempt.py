@@ -16,8 +16,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maniflex._backoff import Backoff
 from maniflex._caller import asking
+from maniflex._clock import Backoff
 from maniflex._fence import Fence, describe
 from maniflex._json import clean, decode, encode, unreadable_because
 from maniflex._logging import guard_logger

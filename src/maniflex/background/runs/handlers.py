@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from maniflex._backoff import Backoff
 from maniflex._callables import is_async
+from maniflex._clock import Backoff
 from maniflex._json import encode
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
 from maniflex.background.payload_types import PayloadType

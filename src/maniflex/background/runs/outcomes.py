@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, assert_never
 
 from pydantic import ValidationError
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex._fence import Fence, describe, leaves_of, text_of
 from maniflex._json import HalfCharacter, clean, encode_plain
 from maniflex._logging import guard_logger

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex._fence import Fence
 from maniflex.background.leases import Held
 from maniflex.background.runs.engine import RunEngine

@@ -18,9 +18,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
-from maniflex._backoff import Backoff
 from maniflex._callables import is_async
-from maniflex._clock import Clock
+from maniflex._clock import Backoff, Clock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._json import Unreadable, Unstored, decode_stored, not_stored, readable_text

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from maniflex._backoff import Backoff
+from maniflex._clock import Backoff
 from maniflex.db.port import Wake
 from maniflex.db.postgres.connection import notice_a_silent_server
 

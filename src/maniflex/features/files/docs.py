@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex._names import snake_case
-from maniflex.model.file_field import FileRules
+from maniflex.model.field import FileRules
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.routes import RouteDocs
 

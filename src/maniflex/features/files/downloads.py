@@ -19,7 +19,7 @@ from maniflex.errors import FileNotFound, FileNotSet, InvalidQuery, NotFound, Ra
 from maniflex.features.files.docs import attachment_docs
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState, StoredFile
-from maniflex.model.file_field import FileRules, file_fields
+from maniflex.model.field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context

@@ -22,7 +22,7 @@ from maniflex.files.api import below_root
 from maniflex.files.desk import FileDesk
 from maniflex.files.links import KeyNamer
 from maniflex.files.owner import owner_of
-from maniflex.model.file_field import FileRules, file_fields
+from maniflex.model.field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.body import Body, uploading
 from maniflex.pipeline.chain import Default

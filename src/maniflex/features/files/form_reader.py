@@ -29,7 +29,7 @@ from maniflex.files.desk import FileDesk, clean_filename
 from maniflex.files.intake import Intake
 from maniflex.files.links import about_field
 from maniflex.files.owner import owner_of
-from maniflex.model.file_field import FileRules, rules_of_field
+from maniflex.model.field import FileRules, rules_of_field
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.body import UploadBody, uploading

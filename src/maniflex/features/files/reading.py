@@ -15,7 +15,7 @@ from maniflex.files.desk import NO_RULES, FileDesk
 from maniflex.files.model import StoredFile
 from maniflex.files.owner import is_owner, is_uploader, owner_of
 from maniflex.files.store import Link
-from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_field
+from maniflex.model.field import ACLS, FileRules, file_fields, rules_of_field
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation

@@ -6,7 +6,7 @@ server.pipeline.auth.register(auth.jwt("…"))
 server.pipeline.auth.register(auth.require_role("admin"), operations="delete")
 """
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.middleware.auth.authenticator import verify
 from maniflex.middleware.auth.bearer import jwks, jwt
 from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token

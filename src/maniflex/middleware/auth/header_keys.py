@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
-from maniflex._arguments import explain_class
-from maniflex._callables import is_async
+from maniflex._callables import explain_class, is_async
 from maniflex._caller import keep_answer_secret
 from maniflex.db.current import reading
 from maniflex.errors import (

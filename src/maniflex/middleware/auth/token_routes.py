@@ -10,8 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from maniflex._arguments import explain_class
-from maniflex._callables import is_async
+from maniflex._callables import explain_class, is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.authenticator import LOOPBACK, cookie_scheme, cookie_values, host_name

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Unpack
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._caller import act_on, keep_answer_secret
 from maniflex._ids import new_id
 from maniflex.db.current import current_tx

@@ -5,7 +5,7 @@ from maniflex.middleware import db
 server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth().claims["org"]))
 """
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.middleware.db.audit_entry import audit_action, audit_log, audit_reads
 from maniflex.middleware.db.cache_query import cache_query, invalidate
 from maniflex.middleware.db.rate_limit import rate_limit, rate_limit_field

@@ -1,6 +1,6 @@
 """Idempotency keys: a request that is sent again has its effect once and gets the first answer."""
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.middleware.idempotency.keys import keys
 
 __all__ = ["keys"]

@@ -26,7 +26,7 @@ from maniflex.middleware.stores.port import (
     nanoseconds,
     nanoseconds_after,
 )
-from maniflex.model.file_field import size_in_bytes
+from maniflex.model.field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import JSON, Response

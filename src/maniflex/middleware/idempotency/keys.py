@@ -14,7 +14,7 @@ from maniflex.middleware.idempotency.claimer import NAME, OUTSIDE, KeyClaimer, K
 from maniflex.middleware.idempotency.keyed_request import KeyedAction, KeyedRequest, KeyedWrite, KeyParts
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import Duration, IdempotencyStore, seconds_of
-from maniflex.model.file_field import size_in_bytes
+from maniflex.model.field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import (

@@ -6,7 +6,7 @@ server.pipeline.response.register(response.cache(60), models=[Article])
 
 from __future__ import annotations
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.middleware.response.caching import cache
 from maniflex.middleware.response.cross_origin import cors
 from maniflex.middleware.response.header import add_header, security_headers

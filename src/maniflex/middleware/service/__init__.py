@@ -5,7 +5,7 @@ from maniflex.middleware import service
 server.pipeline.service.register(service.hash_field("password"), models=[User])
 """
 
-from maniflex._arguments import explain_section
+from maniflex._callables import explain_section
 from maniflex.middleware.service.hashing import hash_field
 from maniflex.middleware.service.service_entry import (
     SKIP,

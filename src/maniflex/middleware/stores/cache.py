@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import Clock
 from maniflex.middleware.stores.form import CacheEntryRow, MemoryForm, OwnKey, RedisForm, SqlForm
 from maniflex.middleware.stores.port import (
@@ -16,7 +16,7 @@ from maniflex.middleware.stores.port import (
     nanoseconds,
     seconds_of,
 )
-from maniflex.model.file_field import size_in_bytes
+from maniflex.model.field import size_in_bytes
 from maniflex.sql.statement_files import statement_of
 
 _ENTRY = 200  # bytes an entry takes besides its key and its value

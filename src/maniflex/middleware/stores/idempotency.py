@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex._clock import SystemClock
 from maniflex._ids import new_id
 from maniflex.db.current import execute_separately, write_separately

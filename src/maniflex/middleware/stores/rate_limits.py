@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from maniflex._arguments import explain_class
+from maniflex._callables import explain_class
 from maniflex.middleware.stores.form import MemoryForm, OwnKey, RateLimitRow, RedisForm, SqlForm
 from maniflex.middleware.stores.port import (
     SECOND,

@@ -1,23 +1,28 @@
-"""Records to and from files for the command line: as one identity through the pipeline, or unscoped.
+"""Records to and from files, and from one database to another, for the command line.
+
+Files are read and written as one identity through the pipeline, or unscoped.
 
 The engine is `maniflex.transfer`, as in the panel; here are the places it stores into.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from maniflex._names import did_you_mean
-from maniflex.db.current import transaction
+from maniflex.app.assembly import Assembly
+from maniflex.app.server import Server
+from maniflex.db.current import reading, transaction
 from maniflex.db.records import Records
-from maniflex.errors import DeclarationError, RequestError
+from maniflex.db.transfer.copier import Copier
+from maniflex.errors import ConfigError, DeclarationError, RequestError
 from maniflex.features.export import Format
 from maniflex.features.tabular import write_csv, write_jsonl, write_xlsx
 from maniflex.model.base import Model
@@ -26,14 +31,20 @@ from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.parse import parse
+from maniflex.schema.history import copy_entries
+from maniflex.schema.read import (
+    make_version_tables,
+    read_columns,
+    read_heads,
+    read_log,
+    write_entry,
+    write_head,
+)
 from maniflex.transfer.batches import BATCH, store_batch, try_batch
 from maniflex.transfer.cells import importable_fields, key_fields, make_map, suggest_fields
 from maniflex.transfer.importer import Importer, RecordTarget, Reply, RowOutcome
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, RowReader, TextForm, detect_form, read_rows
-
-if TYPE_CHECKING:
-    from maniflex.app.server import Server
 
 _PIECE = 256 * 1024
 
@@ -254,3 +265,78 @@ def export_unscoped(
     if kind is Format.JSONL:
         return write_jsonl(runtime.serializers[meta.cls].of(fields, fields), rows, runtime.encode)
     return write_xlsx(fields, rows, runtime.clock.now())
+
+
+# The copy of an application's data to another database: which tables there are, on both sides.
+
+
+class DataCopy:
+    """The data of one application in two databases."""
+
+    def __init__(self, server: Server, source: str, target: str) -> None:
+        """Addresses of the databases to copy from and to."""
+        self._server = server
+        self._source, self._target = server.assembled_on(source), server.assembled_on(target)
+        own = {store.meta.cls for store in self._source.stores_of(self._source.runtime.adapter)}
+        self.left_out = sorted(
+            store.meta.name for cls, store in self._source.runtime.stores.items() if cls not in own
+        )
+        self.copier = Copier(
+            self._source.runtime.adapter,
+            self._target.runtime.adapter,
+            [
+                (store.sql, self._target.runtime.stores[store.meta.cls].sql)
+                for store in self._source.stores_of(self._source.runtime.adapter)
+                if not store.sql.readonly
+            ],
+            label=source.rpartition("@")[2].partition("?")[0],  # a query may hold a password
+        )
+
+    @asynccontextmanager
+    async def open(self, *, makes_tables: bool) -> AsyncIterator[Copier]:
+        """Both databases open, the source with all tables; the target too, where they are made."""
+        async with AsyncExitStack() as stack:
+            for assembly in (self._source, self._target):
+                adapter = assembly.runtime.adapter
+                await adapter.open()
+                stack.push_async_callback(adapter.close)
+            await _require_tables(self._source)
+            if makes_tables:
+                await self._server.make_tables(self._target)
+            await _require_tables(self._target)
+            yield self.copier
+
+    async def finish(self) -> None:
+        """End the copy; a database that migrations keep is at the same revision in the copy.
+
+        What remembers how far the copy is goes last, so that one that is killed here goes on here.
+        """
+        source, target = self.copier.source, self.copier.target
+        heads = await read_heads(reading(source))
+        log = await read_log(reading(source))
+        async with target.transaction() as tx:
+            await copy_entries(reading(source), tx)
+            if heads is not None and await read_heads(tx) is None:
+                await make_version_tables(tx)
+                for head in heads:
+                    await write_head(tx, head)
+                for entry in log.values():
+                    await write_entry(tx, entry)
+        await self.copier.finish()
+
+
+async def _require_tables(assembly: Assembly) -> None:
+    """Refuse a database that is not as the application has it: what it lacks cannot be copied."""
+    adapter = assembly.runtime.adapter
+    problems = []
+    for store in assembly.stores_of(adapter):
+        if store.sql.readonly:
+            continue
+        columns = await read_columns(adapter, store.sql)
+        missing = [field.column for field in store.meta.fields if field.column not in columns]
+        if not columns:
+            problems.append(f"{adapter.label} has no table {store.sql.table.name}")
+        elif missing:
+            problems.append(f"{adapter.label}: {store.sql.table.name} has no column {', '.join(missing)}")
+    if problems:
+        raise ConfigError(*problems, "start the application on it once, so that its tables are up to date")
