@@ -23,7 +23,7 @@ from maniflex.admin.call import MOST_COUNTED
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.site import ModelSite
-from maniflex.admin.transfer_start import start_phase
+from maniflex.admin.transfers import start_phase
 from maniflex.admin.visit import Visit
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest

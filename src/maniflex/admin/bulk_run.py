@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,18 +10,17 @@ from urllib.parse import parse_qsl, urlencode
 
 from maniflex.admin.action_forms import Errors, action_controls
 from maniflex.admin.api_actions import ActionView, run_own_action
-from maniflex.admin.audit import NothingStored
+from maniflex.admin.batches import change_one
 from maniflex.admin.bulk import bulk_choices
+from maniflex.admin.bulk_batches import record_change
 from maniflex.admin.bulk_large import answer_large_action, begin_large
 from maniflex.admin.bulk_value import BulkValue, ask_value, hidden_value, read_value, spell_value
-from maniflex.admin.call import ApiAnswer
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.deletes import MOST_COUNTED, Consequence, consequences_of
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, act
-from maniflex.db.current import trial
 from maniflex.errors import Abort, NotFound
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
@@ -285,35 +283,15 @@ async def _apply(
     visit: Visit, site: ModelSite, action: str, ids: Sequence[str], changes: Mapping[str, Any], is_done: bool
 ) -> tuple[int, list[RefusedRecord]]:
     """Change each record, or only find out whether it can be: how many can, and those that cannot."""
+    change = record_change(visit.panel, visit.api, site, action, changes)
     refusals = []
     for record_id in ids:
-        answer = await _one(visit, site, action, record_id, changes, is_done=is_done)
+        answer = await change_one(visit, change, record_id, is_kept=is_done)
         if not answer.ok:
             texts = [str(detail.get("message", "")) for detail in answer.details] or [answer.message]
             message = visit.t("no_such_record") if answer.status == 404 else "; ".join(texts)
             refusals.append(RefusedRecord(id=record_id, message=message))
     return len(ids) - len(refusals), refusals
-
-
-async def _one(
-    visit: Visit, site: ModelSite, action: str, record_id: str, changes: Mapping[str, Any], *, is_done: bool
-) -> ApiAnswer:
-    name = {"set": "update"}.get(action, action)
-    path = visit.api.path(site, record_id)
-    async with visit.panel.trail.writing(
-        visit, visit.panel.adapter_of(site.meta), name, model=site.meta.name, record_id=record_id
-    ) as entry:
-        entry.fields, entry.reason = list(changes), "bulk"
-        with nullcontext() if is_done else trial():
-            if action == "delete":
-                answer = await visit.api.ask("DELETE", path)
-            elif action == "restore":
-                answer = await visit.api.ask("POST", f"{path}/restore")
-            else:
-                answer = await visit.api.ask("PATCH", path, json=dict(changes))
-        if not answer.ok or not is_done:  # a look leaves nothing behind
-            raise NothingStored(answer)
-    return entry.refusal or answer
 
 
 ROUTES = (act("/{model}/bulk", run_bulk),)

@@ -11,8 +11,7 @@ from starlette.datastructures import UploadFile
 
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_runs import make_importer, panel_fields, panel_keys
-from maniflex.admin.transfer_start import start_import
+from maniflex.admin.transfer_runs import make_importer, panel_fields, panel_keys, start_import
 from maniflex.admin.transfers import LARGEST_FILE, PIECE, ApiTarget
 from maniflex.admin.transfers_page import TransferLine, transfer_line
 from maniflex.admin.visit import Visit, act, show

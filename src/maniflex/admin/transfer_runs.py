@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.bulk_batches import BulkBatches
+from maniflex.admin.batches import Change, change_batch
+from maniflex.admin.bulk_batches import resume_record_change
 from maniflex.admin.call import Refusal
-from maniflex.admin.operations.many_batches import WorkBatches
+from maniflex.admin.operations.commands import resume_work_change
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of, ask_again, require_permission
-from maniflex.admin.transfers import ApiTarget, Transfers
+from maniflex.admin.transfers import PIECE, ApiTarget, Transfers, begin_phase, start_phase
+from maniflex.db.current import transaction
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
 from maniflex.pipeline.operation import Operation
 from maniflex.transfer.batches import BATCH, store_batch, try_batch
 from maniflex.transfer.cells import importable_fields, key_fields, make_map
-from maniflex.transfer.importer import Importer, RowOutcome, RowResult
+from maniflex.transfer.importer import Importer, RowOutcome, RowResult, TryLater
 from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, SourceRow, TextForm, UnreadableFile, read_rows
 
 if TYPE_CHECKING:
     from maniflex.admin.parts import PanelParts
+    from maniflex.admin.visit import Visit
     from maniflex.background.runs.run import Run
 
+Resume = Callable[[PastVisitor], Awaitable[Change]]  # the change of a transfer as its person reaches it
 _PIECES_BETWEEN = 16  # of an export: after so many the person is asked for again
 
 
@@ -35,13 +39,6 @@ class Pulse(Protocol):
 
     async def heartbeat(self) -> None:
         """Raise when it was cancelled, or given to another worker."""
-
-
-class Batches(Protocol):
-    """A change of many, some at a time."""
-
-    async def perform(self, visitor: PastVisitor) -> bool:
-        """Do the next batch as this person; False when there is none."""
 
 
 class InRequest:
@@ -91,23 +88,23 @@ class TransferRunner:
 
     async def _perform_kind(self, transfer: AdminTransfer, pulse: Pulse) -> None:
         if transfer.kind == "work":
-            await self._batches(transfer, WorkBatches(self._panel, transfer), pulse)
+            await self._change(transfer, partial(resume_work_change, self._panel, transfer), pulse)
             return
         site = self._panel.sites.by_name.get(transfer.model)
         if site is None:
             raise Stopped(f"{transfer.model} is not in the panel any more")
         if transfer.kind == "bulk":
-            await self._batches(transfer, BulkBatches(self._panel, transfer, site), pulse)
+            await self._change(transfer, partial(resume_record_change, self._panel, transfer, site), pulse)
         elif transfer.kind == "import":
             await self._import(transfer, site, pulse)
         else:
             await self._export(transfer, site, pulse)
 
-    async def _batches(self, transfer: AdminTransfer, batches: Batches, pulse: Pulse) -> None:
+    async def _change(self, transfer: AdminTransfer, resume: Resume, pulse: Pulse) -> None:
         while True:
             await pulse.heartbeat()
             visitor = await ask_again(self._panel, transfer)
-            if not await batches.perform(visitor):
+            if not await change_batch(self._panel, transfer, visitor, await resume(visitor)):
                 return
 
     # -- import
@@ -219,6 +216,30 @@ class TransferRunner:
 
         size, digest = await self._transfers.keep_file(transfer.id, chunks())
         await self._transfers.update(transfer.id, size=size, digest=digest)
+
+
+async def start_import(visit: Visit, transfer: AdminTransfer, phase: str) -> None:
+    """Check or import a file: in this request when it has few lines."""
+    if not await _is_small(visit, transfer):
+        await start_phase(visit, transfer, phase)
+        return
+    async with transaction(visit.panel.transfers.adapter):
+        fresh = await begin_phase(visit, transfer, phase)
+    try:
+        await TransferRunner(visit.panel).perform(fresh, InRequest())
+    except (Fatal, TryLater) as error:
+        visit.ctx.logger.info("an import ended early: %s", error)
+
+
+async def _is_small(visit: Visit, transfer: AdminTransfer) -> bool:
+    if transfer.size > PIECE:
+        return False
+    count = 0
+    async for rows in TransferRunner(visit.panel).rows(transfer):
+        count += len(rows)
+        if count > BATCH:
+            return False
+    return True
 
 
 def make_importer(

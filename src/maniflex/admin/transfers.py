@@ -11,9 +11,10 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.call import Api, ApiAnswer
+from maniflex.admin.declare import TRANSFER_RUN
 from maniflex.admin.person import Person
 from maniflex.admin.site import ModelSite
 from maniflex.admin.superusers import identity_values
@@ -27,6 +28,9 @@ from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.browse import PageRequest
 from maniflex.transfer.importer import Reply, RowOutcome, RowResult
+
+if TYPE_CHECKING:
+    from maniflex.admin.visit import Visit
 
 PIECE = 256 * 1024
 LARGEST_FILE = 1024 * 1024 * 1024
@@ -297,3 +301,29 @@ def reply_of(answer: ApiAnswer) -> Reply:
         for detail in answer.details
     ]
     return Reply(status=answer.status, problems=problems or [("", answer.message)])
+
+
+# Letting a phase of a transfer begin.
+
+
+async def start_phase(visit: Visit, transfer: AdminTransfer, phase: str) -> AdminTransfer:
+    """Note the phase and submit its run, both or neither."""
+    panel = visit.panel
+    async with transaction(panel.transfers.adapter):
+        fresh = await begin_phase(visit, transfer, phase)
+        run = await panel.work.submit(
+            TRANSFER_RUN,
+            {"transfer_id": transfer.id},
+            actor_id=transfer.user_id or None,
+            tenant_id=transfer.tenant_id,
+        )
+        return await panel.transfers.update(fresh.id, run_id=run.id)
+
+
+async def begin_phase(visit: Visit, transfer: AdminTransfer, phase: str) -> AdminTransfer:
+    fresh = await visit.panel.transfers.begin(transfer, phase)
+    if phase == "apply":
+        reason = transfer.file_name[:200] or str(transfer.settings.get("action", ""))
+        action = {"work": "bulk"}.get(transfer.kind, transfer.kind)
+        await visit.panel.trail.note(visit, action, model=transfer.model, reason=reason)
+    return fresh

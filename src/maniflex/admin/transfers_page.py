@@ -21,9 +21,8 @@ from maniflex.admin.operations.desk import desk_of
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer, AdminTransferRefusal
-from maniflex.admin.transfer_runs import TransferRunner
-from maniflex.admin.transfer_start import start_import, start_phase
-from maniflex.admin.transfers import counts_of
+from maniflex.admin.transfer_runs import TransferRunner, start_import
+from maniflex.admin.transfers import counts_of, start_phase
 from maniflex.admin.visit import Visit, act, show
 from maniflex.background.runs.model import Status
 from maniflex.db.current import transaction

@@ -8,21 +8,28 @@ change of many records does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
+from zoneinfo import ZoneInfo
 
 from maniflex.admin.audit import NothingStored
+from maniflex.admin.batches import Change, change_one
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, read_json, show_page
-from maniflex.admin.operations.many_batches import read_choice
-from maniflex.admin.operations.parts import Filters, adapter_of
-from maniflex.admin.transfer_start import start_phase
+from maniflex.admin.operations.outbox import read_message_filter
+from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of, may_see
+from maniflex.admin.operations.run_list import read_filter
+from maniflex.admin.tables import AdminTransfer
+from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of
+from maniflex.admin.transfers import start_phase
 from maniflex.admin.visit import Handler, Visit, act
 from maniflex.background.commands import (
     COMMANDS,
+    MESSAGE,
     NOUNS,
     RUN,
     SCHEDULE,
@@ -32,9 +39,12 @@ from maniflex.background.commands import (
     commands_of,
 )
 from maniflex.background.processes.overview import count_text
-from maniflex.errors import Abort, NotFound
+from maniflex.errors import Abort, InvalidQuery, NotFound
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
+
+if TYPE_CHECKING:
+    from maniflex.admin.parts import PanelParts
 
 AT_ONCE = 200
 _MOST_REFUSALS = 20
@@ -72,13 +82,37 @@ async def write(
     return answer
 
 
-async def perform(desk: WorkDesk, command: Command, record_id: str, reason: str = "") -> ApiAnswer:
-    """Do it with one record."""
-    has_reason = command.noun is RUN and command.name == "delete" and reason
-    note = reason or ("now" if command.before_its_time else "")
-    query = [("reason", reason)] if has_reason else []
-    return await write(
-        desk, command.noun, command.key, record_id, event=command.event, reason=note, query=query
+@dataclass(kw_only=True)
+class WorkChange(Change):
+    """A command on records of durable work."""
+
+    reach: WorkReach
+    command: Command
+    why: str  # as the person said
+    filters: Filters = ()  # of the records that are meant
+
+    async def page(self, page: PageRequest) -> Sequence[Mapping[str, Any]]:
+        page.filters = tuple(self.filters)
+        return await self.reach.read_page(self.command.noun.name, page)
+
+    async def ask(self, record_id: str) -> ApiAnswer:
+        query = [("reason", self.why)] if self.command.key == "run.delete" and self.why else []
+        return await self.reach.ask(self.command.key, record_id, query=query)
+
+
+def work_change(
+    reach: WorkReach, command: Command, why: str, *, note: str = "", filters: Filters = ()
+) -> WorkChange:
+    """The command as this person does it; `note` stands in the audit trail where nothing was said."""
+    return WorkChange(
+        model=command.noun.model.__name__,
+        event=command.event or command.key,
+        reason=why or note,
+        adapter=adapter_of(reach, command.noun),
+        reach=reach,
+        command=command,
+        why=why,
+        filters=filters,
     )
 
 
@@ -89,7 +123,9 @@ def _press(command: Command) -> Handler:
     async def press(visit: Visit, desk: WorkDesk) -> Response:
         record_id = visit.params["id"]
         name = (await desk.one(noun.name, record_id))["name"] if noun is SCHEDULE else ""
-        answer = await perform(desk, command, record_id, visit.short_text("reason", command.longest_reason))
+        why = visit.short_text("reason", command.longest_reason)
+        note = "now" if command.before_its_time else ""
+        answer = await change_one(visit, work_change(desk, command, why, note=note), record_id)
         if not answer.ok:
             raise Refusal(answer.response)
         is_gone = noun is SCHEDULE and command.name == "delete"
@@ -172,9 +208,10 @@ async def _change_many(noun: Noun, visit: Visit, desk: WorkDesk) -> Response:
     if not choice.ids and await desk.count(choice.name, choice.changeable, AT_ONCE) > AT_ONCE:
         return await _begin(desk, choice)
     records = await desk.read_page(choice.name, PageRequest(AT_ONCE, filters=choice.changeable))
+    change = work_change(desk, choice.command, choice.reason, note="bulk")
     refusals = []
     for record in records:
-        answer = await perform(desk, choice.command, record["id"], choice.reason or "bulk")
+        answer = await change_one(visit, change, record["id"])
         if not answer.ok:
             refusals.append((str(record["id"]), answer.message))
     done = len(records) - len(refusals)
@@ -255,6 +292,45 @@ async def _begin(desk: WorkDesk, choice: Choice) -> Response:
     )
     await start_phase(visit, transfer, "apply")
     return visit.redirect(f"/-/transfers/{transfer.id}")
+
+
+async def read_choice(
+    reach: WorkReach, command: Command, pairs: Sequence[tuple[str, str]]
+) -> tuple[Filters, Filters]:
+    """The conditions of a query string, and those that a record must meet for the command."""
+    eligible = command.conditions(reach.now())
+    if command.noun is MESSAGE:
+        return read_message_filter(reach, pairs), eligible
+    run_filter = await read_filter(reach, pairs)
+    if run_filter.deleted:
+        raise InvalidQuery(reach.panel.texts("ops_run_deleted"))
+    return run_filter.filters, eligible
+
+
+async def resume_work_change(panel: PanelParts, transfer: AdminTransfer, visitor: PastVisitor) -> WorkChange:
+    """The change of a transfer, as its person reaches the work now; `Stopped` when it may not any more."""
+    settings, parts, rules = transfer.settings, panel.durable, panel.operation_rules
+    [command] = (one for one in COMMANDS if one.key == f"{settings['list']}.{settings['action']}")
+    if parts is None or rules is None or not may_see(rules, visitor.person):
+        raise Stopped(panel.texts("ops_forbidden"))
+    reach = WorkReach(
+        person=visitor.person,
+        api=api_of(panel, visitor),
+        panel=panel,
+        parts=parts,
+        rules=rules,
+        zone=ZoneInfo(settings["zone"]),
+        moment=datetime.fromisoformat(settings["asked_at"]),
+    )
+    if not reach.can_act or (command.noun.needs is CallerReach.ALL and not reach.sees_all):
+        raise Stopped(panel.texts("ops_forbidden"))
+    filters, eligible = await read_choice(reach, command, parse_qsl(settings["query"]))
+    # What came later was not asked for; and the run that does this is no run to change.
+    bounds: list[tuple[str, str, Any]] = [("created_at", "lte", reach.now())]
+    if command.noun is RUN and transfer.run_id is not None:
+        bounds.append(("id", "neq", transfer.run_id))
+    matching = (*filters, *eligible, *bounds)
+    return work_change(reach, command, settings["reason"], note="bulk", filters=matching)
 
 
 ROUTES = (

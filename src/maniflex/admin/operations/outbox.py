@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from maniflex._json import is_unreadable
 from maniflex.admin.operations.desk import ROOT, WorkDesk, as_json, read_instant, seeing, show_page
-from maniflex.admin.operations.many_batches import FILTERS, read_message_filter
+from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.run_page import RunFact, plain_facts, record_url
 from maniflex.admin.visit import Visit, show
@@ -19,6 +19,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
 from maniflex.db.records import Records
+from maniflex.errors import InvalidQuery
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
 
@@ -75,6 +76,29 @@ class MessageView:
     error: str
     shows_payloads: bool
     can_redrive: bool
+
+
+_PLAIN = {"f_kind": "kind", "f_key": "key", "f_status": "status", "f_about": "about", "f_tenant": "tenant_id"}
+FILTERS = (*_PLAIN, "f_error")
+
+
+def read_message_filter(reach: WorkReach, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, Any]]:
+    """The conditions of a query string; an unknown filter is refused by name."""
+    filters: list[tuple[str, str, Any]] = []
+    for name, text in pairs:
+        if name.startswith("f_") and name not in FILTERS:
+            raise InvalidQuery(f"{name}: there is no such filter")
+        if not text or name not in FILTERS:
+            continue
+        if name == "f_status" and text not in list(MessageStatus):
+            raise InvalidQuery(f"f_status: is one of {', '.join(MessageStatus)}")
+        if name == "f_error":
+            if not reach.reads_internals:
+                raise InvalidQuery("f_error: the texts of errors are for operators")
+            filters += [("last_error", "not_null", None), ("last_error", "contains", text)]
+        else:
+            filters.append((_PLAIN[name], "eq", text))
+    return filters
 
 
 async def show_outbox(visit: Visit, desk: WorkDesk) -> Response:
