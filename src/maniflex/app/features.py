@@ -12,7 +12,7 @@ from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
-from maniflex.doctor.open_routes import code_of_open_route, names_of_route
+from maniflex.doctor.open_routes import GuardedRoute
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
@@ -214,8 +214,7 @@ class FileFields(Feature):
         prefix, ignores = draft.declaration.config.path_prefix, draft.declaration.ignores
 
         def is_meant(endpoint: Endpoint) -> bool:
-            names = names_of_route(endpoint, prefix + endpoint.path)
-            return any(rule.silences(code_of_open_route(endpoint), names) for rule in ignores)
+            return GuardedRoute(prefix + endpoint.path, endpoint, is_decided=False).is_meant(ignores)
 
         return all_file_endpoints(draft.routes, draft.stored_models, is_meant)
 

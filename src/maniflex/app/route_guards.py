@@ -10,7 +10,7 @@ from maniflex.app.draft import Declaration
 from maniflex.config import DEFAULT, Config, Limits
 from maniflex.db.backend import counts_records
 from maniflex.doctor.check import Ignore
-from maniflex.doctor.open_routes import code_of_open_route, names_of_route
+from maniflex.doctor.open_routes import GuardedRoute
 from maniflex.features.actions import Action
 from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
@@ -70,6 +70,19 @@ class GuardsByRoute:
             exemptions.append("security=[]")
         unique = (tuple(dict.fromkeys(names)) for names in (authenticators, exemptions, others))
         return RouteGuards(*unique)
+
+    def judged(self, endpoints: Iterable[Endpoint], prefix: str) -> list[GuardedRoute]:
+        """The routes, each with whether the application said who may use it."""
+        return [
+            GuardedRoute(
+                prefix + endpoint.path if endpoint.mount is Mount.API else endpoint.path,
+                endpoint,
+                guards.is_decided,
+                guards.authenticators,
+            )
+            for endpoint in endpoints
+            for guards in (self.of(endpoint),)
+        ]
 
     def _action(self, endpoint: Endpoint) -> Action | None:
         if endpoint.operation is not Operation.ACTION:
@@ -177,19 +190,14 @@ def _open_routes(
     declaration: Declaration, guards: GuardsByRoute, endpoints: Sequence[Endpoint]
 ) -> Iterator[ProductionProblem]:
     """One problem for each path; what is silenced of it is one for each method and reason."""
-    prefix = declaration.config.path_prefix
     methods_of: dict[str, list[str]] = {}
-    for endpoint in endpoints:
-        has_pipeline = endpoint.mount is Mount.API and endpoint.context is Context
-        if has_pipeline and endpoint.method not in ("HEAD", "OPTIONS") and not guards.of(endpoint).is_decided:
-            path = prefix + endpoint.path
-            text = f"{endpoint.method} {path}: {_UNDECIDED}"
-            names = names_of_route(endpoint, path)
-            one = ProductionProblem(text, code_of_open_route(endpoint), names)
-            if one.silencing_rule(declaration.ignores) is None:
-                methods_of.setdefault(path, []).append(endpoint.method)
-            else:
-                yield one
+    for route in guards.judged(endpoints, declaration.config.path_prefix):
+        if not route.is_open:
+            continue
+        if route.is_meant(declaration.ignores):
+            yield ProductionProblem(f"{route}: {_UNDECIDED}", route.code, route.names)
+        else:
+            methods_of.setdefault(route.path, []).append(route.endpoint.method)
     for path, methods in methods_of.items():
         yield ProductionProblem(f"{', '.join(methods)} {path}: {_UNDECIDED}")
 

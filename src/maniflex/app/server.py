@@ -37,7 +37,7 @@ from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.doctor.check import Ignore
-from maniflex.doctor.subject import GuardedRoute, Subject
+from maniflex.doctor.subject import Subject
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
 from maniflex.http.asgi import App, LateRequests
@@ -48,7 +48,6 @@ from maniflex.http.streaming import Send
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.observation import Observation
-from maniflex.pipeline.routes import Mount
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
@@ -507,7 +506,7 @@ def subject_of(
         models=tuple(store.meta for store in runtime.stores.values()),
         stores=runtime.stores,
         adapters=assembly.adapters,
-        routes=tuple(_routes(assembly)),
+        routes=tuple(assembly.guards.judged(assembly.endpoints, runtime.config.path_prefix)),
         placement=assembly.placement,
         layers=layers,
         actions=actions,
@@ -522,13 +521,3 @@ def subject_of(
         ignores=tuple(ignores),
         missing_extras=assembly.missing_extras,
     )
-
-
-def _routes(assembly: Assembly) -> list[GuardedRoute]:
-    prefix = assembly.runtime.config.path_prefix
-    routes = []
-    for endpoint in assembly.endpoints:
-        guards = assembly.guards.of(endpoint)
-        path = prefix + endpoint.path if endpoint.mount is Mount.API else endpoint.path
-        routes.append(GuardedRoute(path, endpoint, guards.is_decided, guards.authenticators))
-    return routes

@@ -8,16 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from maniflex.doctor.check import DeclarationCheck, Problem, Severity
-from maniflex.doctor.open_routes import (
-    ACTIONS,
-    FILES_AND_SEARCH,
-    READS,
-    WRITES,
-    code_of_open_route,
-    names_of_route,
-)
+from maniflex.doctor.open_routes import ACTIONS, FILES_AND_SEARCH, READS, WRITES, GuardedRoute
 from maniflex.doctor.sources import at_place, place_of_function, where_of
-from maniflex.doctor.subject import GuardedRoute, Subject
+from maniflex.doctor.subject import Subject
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.response.cross_origin import Cors
 from maniflex.model.meta import ModelMeta
@@ -69,7 +62,7 @@ def open_actions(subject: Subject) -> Iterator[Problem]:
             why="anybody can call the action without signing in",
             fix="server.action(..., middleware=[auth.allow_anonymous()]) if it is meant to be open,"
             " or an authenticator on server.pipeline.auth",
-            about=names_of_route(route.endpoint, route.path),
+            about=route.names,
         )
 
 
@@ -81,13 +74,12 @@ def open_search_and_files(subject: Subject) -> Iterator[Problem]:
             where=str(route),
             why=f"anybody can {does} through it without signing in",
             fix=f"server.pipeline.auth.register(auth.jwt(...), operations=[Operation.{operation.name}])",
-            about=names_of_route(route.endpoint, route.path),
+            about=route.names,
         )
 
 
 def _open_routes(subject: Subject, code: str) -> Iterator[GuardedRoute]:
-    routes = (route for route in subject.routes if route.passes_auth and not route.is_decided)
-    return (route for route in routes if code_of_open_route(route.endpoint) == code)
+    return (route for route in subject.routes if route.is_open and route.code == code)
 
 
 def open_pages(subject: Subject) -> Iterator[Problem]:

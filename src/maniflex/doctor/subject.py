@@ -19,13 +19,12 @@ from maniflex.db.current import reading
 from maniflex.db.port import Adapter, Executor
 from maniflex.db.records import Records
 from maniflex.db.store import Store
+from maniflex.doctor.open_routes import GuardedRoute
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Placement, Seat
 from maniflex.pipeline.in_process import InProcess
-from maniflex.pipeline.routes import Endpoint, Mount
 from maniflex.pipeline.runtime import Runtime
 from maniflex.schema.read import read_columns
 from maniflex.sql.model import ModelSql
@@ -36,25 +35,6 @@ from maniflex.storage.port import Storage
 if TYPE_CHECKING:
     from maniflex.doctor.check import Ignore
     from maniflex.schema.target import MigrationTarget
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedRoute:
-    """One method on one path, and whether the application said who may use it."""
-
-    path: str  # with the prefix
-    endpoint: Endpoint
-    is_decided: bool
-    authenticators: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.endpoint.method} {self.path}"
-
-    @property
-    def passes_auth(self) -> bool:
-        """Whether requests to it pass the auth step; probes and the description have their own guards."""
-        is_plain = self.endpoint.method not in ("HEAD", "OPTIONS")
-        return is_plain and self.endpoint.mount is Mount.API and self.endpoint.context is Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
