@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.admin import AdminContext
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from maniflex.middleware import auth
 from tests.kit.panel import add_superuser, runner_of, text_of, visiting
 

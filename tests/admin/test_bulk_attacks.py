@@ -11,7 +11,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from maniflex.errors import Fatal
 from maniflex.middleware import db
 from maniflex.testing import FakeClock

@@ -9,7 +9,7 @@ from typing import Literal
 
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from maniflex.middleware import workflow
 from tests.kit.panel import Browser, runner_of, text_of, visiting
 

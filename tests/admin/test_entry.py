@@ -13,7 +13,7 @@ import pytest
 
 from maniflex import AuthInfo, Context, Model, Server, field
 from maniflex.admin import Inline, ModelAdmin
-from maniflex.admin.pages import panel_routes
+from maniflex.admin.panel import panel_routes
 from maniflex.admin.tables import AdminEvent, AdminSession, AdminUser
 from maniflex.errors import DeclarationError
 from maniflex.middleware import auth

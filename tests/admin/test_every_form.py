@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from maniflex import Server
 from maniflex.admin import ModelAdmin
-from maniflex.admin.pages import panel_routes
+from maniflex.admin.panel import panel_routes
 from maniflex.admin.tables import AdminEvent, AdminTransfer
 from maniflex.background.runs.model import WorkflowRun
 from tests.kit.panel import Browser, add_superuser, visiting

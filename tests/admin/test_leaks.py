@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from maniflex import AuthInfo, Model, Server, WithDeletedAt, field, file, has_many, many_to_many
-from maniflex.admin.pages import panel_routes
+from maniflex.admin.panel import panel_routes
 from maniflex.admin.tables import AdminEvent
 from maniflex.middleware import auth, db
 from maniflex.testing import client

@@ -38,7 +38,7 @@ async def confirm(browser: Browser, path: str, controls: dict[str, str]) -> tupl
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions and batches that a test fills quickly."""
     monkeypatch.setattr(commands, "AT_ONCE", 5)
-    monkeypatch.setattr("maniflex.admin.batches.BATCH", 4)
+    monkeypatch.setattr("maniflex.admin.transfers.batches.BATCH", 4)
 
 
 async def fail_many(shop: Workshop, count: int, **options: Any) -> list[str]:

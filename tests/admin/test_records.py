@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from maniflex import Context, Model, Server, field
 from maniflex.admin import AdminContext, Message, ModelAdmin, Number, Series
-from maniflex.admin.pages import panel_routes
+from maniflex.admin.panel import panel_routes
 from maniflex.admin.tables import AdminEvent
 from maniflex.middleware import auth
 from tests.kit.bookshop import Author, Book, BookTag, Tag, make_shop

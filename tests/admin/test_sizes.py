@@ -10,7 +10,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent, AdminTransfer
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from tests.kit.cut_off import cut_off, expect_cut_off
 from tests.kit.panel import Browser, runner_of, text_of, visiting
 from tests.kit.warehouse import Depot, Parcel, extra_models, fill

@@ -10,9 +10,8 @@ from typing import get_type_hints
 import pytest
 from jinja2 import Environment, nodes
 
-from maniflex.admin.layout import Layout
 from maniflex.admin.operations.desk import Tab
-from maniflex.admin.rendering import make_environment, render
+from maniflex.admin.rendering import Layout, make_environment, render
 from maniflex.admin.texts import Texts
 from tests.kit.bookshop import make_shop
 from tests.kit.panel import text_of, visiting

@@ -9,7 +9,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent, AdminTransfer, AdminUser
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
 from tests.kit.cut_off import cut_off, expect_cut_off

@@ -21,7 +21,7 @@ from maniflex.admin.tables import (
     AdminTransferRefusal,
     AdminUser,
 )
-from maniflex.admin.transfer_runs import InRequest, TransferRunner
+from maniflex.admin.transfers.runner import InRequest, TransferRunner
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
 from maniflex.testing import FakeClock

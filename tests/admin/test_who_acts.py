@@ -11,7 +11,7 @@ import pytest
 from maniflex import AuthInfo, Context, Model, Next, Server, WithDeletedAt, field, has_many
 from maniflex.admin import AdminContext, Inline, ModelAdmin
 from maniflex.admin.tables import AdminEvent, AdminTransfer
-from maniflex.admin.transfer_runs import InRequest
+from maniflex.admin.transfers.runner import InRequest
 from maniflex.middleware import auth, db, service
 from tests.kit.panel import Browser, runner_of, text_of, visiting
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from maniflex import Server
-from maniflex.admin.pages import panel_routes
-from maniflex.admin.transfer_runs import TransferRunner
+from maniflex.admin.panel import panel_routes
+from maniflex.admin.transfers.runner import TransferRunner
 from maniflex.testing import client
 
 EMAIL, PASSWORD = "ada@example.org", "a long enough phrase"

@@ -14,10 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import maniflex.admin
 from maniflex.admin.cells import Cell
-from maniflex.admin.file_fields import FileItem
 from maniflex.admin.inlines import InlineChange
 from maniflex.admin.lists import FilterControl
-from maniflex.admin.widgets import Control
+from maniflex.admin.widgets import Control, FileItem
 
 TEMPLATES = Path(maniflex.admin.__file__).parent / "templates"
 HOSTILE = '"><script>window.marker=1</script>'

@@ -13,7 +13,7 @@ from maniflex.admin.declare import (
     Section,
     Series,
 )
-from maniflex.admin.person import AdminContext
+from maniflex.admin.people import AdminContext
 
 __all__ = [
     "Admin",

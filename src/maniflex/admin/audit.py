@@ -1,8 +1,8 @@
-"""What was done in the panel: one row for each, in the transaction of the change."""
+"""What was done in the panel: one row for each, in the transaction of the change; and who did it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from maniflex._client_address import caller_network
-from maniflex.admin.person import Visitor
+from maniflex.admin.declare import name_of
+from maniflex.admin.people import Visitor
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import title_of
 from maniflex.admin.tables import AdminEvent
@@ -25,6 +26,7 @@ from maniflex.pipeline.runtime import Runtime
 
 if TYPE_CHECKING:
     from maniflex.admin.visit import Visit
+
 
 _MOST_SWEPT = 200
 
@@ -284,6 +286,37 @@ async def show_audit(visit: Visit) -> Response:
         else "",
     )
     return await visit.page("audit.html", view, title=visit.t("audit"))
+
+
+# What the people are called who acted: rows of history and of durable work know them by their ids.
+
+
+_MOST_ASKED = 50
+
+
+async def account_names(visit: Visit, ids: Collection[str]) -> dict[str, str]:
+    """The labels of accounts of the application, by id, as far as this person may list them."""
+    accounts = visit.panel.admin.accounts
+    site = None if accounts is None else visit.panel.sites.by_name.get(name_of(accounts))
+    if site is None or not ids:
+        return {}
+    labels = await read_labels(visit, {site.meta.name: ids})
+    left_ids = {one for one in ids if (site.meta.name, one) not in labels}
+    if left_ids and site.meta.soft_delete is not None:  # who has left still did what they did
+        labels |= await read_labels(visit, {site.meta.name: left_ids}, deleted=True)
+    return {record_id: label for (_, record_id), label in labels.items()}
+
+
+async def people_names(visit: Visit, ids: Collection[str]) -> dict[str, str]:
+    """What these people are called, by id: accounts of the application, and people of the panel."""
+    account_ids = {one for one in ids if one}
+    names = await account_names(visit, account_ids)
+    for one in sorted(account_ids - names.keys())[:_MOST_ASKED]:
+        user = await visit.panel.superusers.read(one) if visit.panel.admin.auth == "superuser" else None
+        events = [] if user is not None else await find_events(visit, [("actor_id", "eq", one)], 1)
+        name = user.email if user is not None else next((event.actor_name for event in events), "")
+        names |= {one: name} if name else {}
+    return names
 
 
 ROUTES = (show("/-/audit", show_audit),)

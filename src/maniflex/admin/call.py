@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from maniflex.admin.person import Origin, Person
+from maniflex.admin.people import Origin, Person
 from maniflex.admin.site import ModelSite
 from maniflex.errors import NotFound, RequestError
 from maniflex.features.as_of import with_as_of

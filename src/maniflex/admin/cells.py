@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from maniflex.model.meta import FieldMeta, Kind
 
 if TYPE_CHECKING:
-    from maniflex.admin.file_fields import FileItem
+    from maniflex.admin.widgets import FileItem
 
 
 _MOST_LETTERS = 80

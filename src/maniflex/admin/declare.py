@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from zoneinfo import available_timezones
 
 from maniflex._callables import explain_arguments, explain_class
-from maniflex.admin.person import AdminContext
+from maniflex.admin.people import AdminContext
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.registry import name_of as name_of
@@ -302,3 +304,9 @@ class Admin:
             return fn
 
         return decorate
+
+
+@lru_cache(maxsize=1)
+def time_zones() -> frozenset[str]:
+    """The names of all time zones; the library looks through hundreds of files for them."""
+    return frozenset(available_timezones())

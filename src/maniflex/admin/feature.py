@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.admin.action_forms import relation_problems
-from maniflex.admin.declare import Admin, ModelAdmin, ModelName, Operations, name_of
+from maniflex.admin.actions import relation_problems
+from maniflex.admin.declare import Admin, ModelAdmin, ModelName, Operations, name_of, time_zones
 from maniflex.admin.inlines import inline_problems
 from maniflex.admin.operations.parts import DurableParts
-from maniflex.admin.panel import Panel
-from maniflex.admin.parts import PanelParts, time_zones
+from maniflex.admin.panel import Panel, PanelParts
 from maniflex.admin.site import Computeds, ModelSite, Sites, site_problems
 from maniflex.admin.texts import TEXTS
-from maniflex.admin.transfer_runs import TransferRunner
+from maniflex.admin.transfers.runner import TransferRunner
 from maniflex.background.runs.api import Work
 from maniflex.config import Config
 from maniflex.features.actions import Action

@@ -15,7 +15,6 @@ from pydantic import BaseModel, TypeAdapter
 from maniflex._callables import cache_by_class
 from maniflex._json import read_text as read_json
 from maniflex.admin.cells import as_text
-from maniflex.admin.file_fields import file_item, file_items, is_file_list, read_files, size_text
 from maniflex.admin.search import NO_PICKER
 from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite, title_of
 from maniflex.admin.texts import Texts
@@ -25,9 +24,14 @@ from maniflex.admin.widgets import (
     FormInput,
     Setting,
     UnreadableText,
+    file_item,
+    file_items,
     input_name,
+    is_file_list,
     key_at,
     means_the_same,
+    read_files,
+    size_text,
 )
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta

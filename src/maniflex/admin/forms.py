@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.admin.file_fields import note_files
 from maniflex.admin.form_fields import form_fields, initial_values, make_control, part_names
 from maniflex.admin.inlines import InlineView, inline_views, link_controls
-from maniflex.admin.reading import ask_record
+from maniflex.admin.lists import ask_record
 from maniflex.admin.search import label_controls, pickers_of
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, show
-from maniflex.admin.widgets import Control, FormInput
+from maniflex.admin.widgets import Control, FormInput, note_files
 from maniflex.errors import Forbidden, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from maniflex.admin.audit import people_names
 from maniflex.admin.cells import as_text, cell, diff_words
 from maniflex.admin.form_fields import form_fields, is_fixed
 from maniflex.admin.forms import render_form
 from maniflex.admin.list_query import read_number
-from maniflex.admin.people import people_names
-from maniflex.admin.reading import ask_record
+from maniflex.admin.lists import ask_record
 from maniflex.admin.saving import save_values
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of

@@ -1,4 +1,4 @@
-"""Lists: pages by keyset, filters, order, search, columns; cells by the kind of their fields."""
+"""Lists: the page of the records of a model, and one record as the API shows it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from maniflex.admin.audit import find_events
 from maniflex.admin.bulk import BulkChoice, bulk_choices, bulk_fields, may_export, model_actions
-from maniflex.admin.call import MOST_COUNTED, ApiAnswer
+from maniflex.admin.call import MOST_COUNTED, ApiAnswer, Refusal
 from maniflex.admin.cells import HIDDEN, NULL, Cell, cell, group_digits, is_number
-from maniflex.admin.file_fields import file_item, file_items, note_files
 from maniflex.admin.form_fields import is_settable
 from maniflex.admin.list_query import (
     PERIODS,
@@ -28,6 +27,7 @@ from maniflex.admin.list_query import (
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.views import SavedView
 from maniflex.admin.visit import Visit
+from maniflex.admin.widgets import file_item, file_items, note_files
 from maniflex.errors import InvalidQuery, NotFound
 from maniflex.features.export import available_formats
 from maniflex.model.meta import FieldMeta, Kind
@@ -538,3 +538,32 @@ async def neighbours_of(visit: Visit, site: ModelSite, record: Mapping[str, Any]
         more = {"list": text} if text else {}
         addresses.append(visit.url(site.table, str(records[0]["id"]), **more) if records else "")
     return addresses[0], addresses[1]
+
+
+# One record as the API shows it to this person.
+
+
+async def ask_record(visit: Visit, site: ModelSite, record_id: str) -> ApiAnswer:
+    """A record, with those it belongs to as far as these may be seen; 404 outside the scope."""
+    names = await relations_to_include(visit, site, site.fields)
+    path = visit.api.path(site) if site.is_singleton else visit.api.path(site, record_id)
+    answer = await visit.api.ask("GET", path, query={"include": ",".join(names)} if names else "")
+    if not answer.ok and names and answer.status in (400, 401, 403):
+        answer = await visit.api.ask("GET", path)
+    if answer.status == 404:
+        raise NotFound(visit.t("no_such_record"))
+    if not answer.ok:
+        raise Refusal(answer.response)
+    if not isinstance(answer.data, Mapping):  # `export` or `history` is no id, but a path of the API
+        raise NotFound(visit.t("no_such_record"))
+    return answer
+
+
+async def read_deleted(visit: Visit, site: ModelSite, record_id: str) -> Mapping[str, Any] | None:
+    """A record in the trash, for somebody who may list it."""
+    if site.meta.soft_delete is None:
+        return None
+    page = PageRequest(1, deleted=True, filters=(("id", "eq", record_id),))
+    answer = await visit.api.page(site, (), page)
+    records = answer.data if answer.ok else []
+    return records[0] if records else None

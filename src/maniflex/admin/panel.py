@@ -1,28 +1,147 @@
-"""The panel of a sealed server: its routes, and the way of a request from the browser to a page."""
+"""The panel of a sealed server: what it is made of, its route table, and the way of a request to a page."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
+from zoneinfo import ZoneInfo
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from maniflex.admin import csrf
-from maniflex.admin.layout import SECURITY_HEADERS, error_page
-from maniflex.admin.login import find_person
-from maniflex.admin.pages import panel_routes
-from maniflex.admin.parts import PanelParts
+from maniflex.admin import (
+    actions,
+    audit,
+    bulk_run,
+    csrf,
+    dashboard,
+    entry,
+    forms,
+    history,
+    records,
+    saving,
+    search,
+    views,
+)
+from maniflex.admin.actions import ActionForms
+from maniflex.admin.audit import Trail
+from maniflex.admin.call import PrivateRoutes
+from maniflex.admin.declare import Admin, time_zones
+from maniflex.admin.entry import find_person
+from maniflex.admin.operations import pages as operations
+from maniflex.admin.operations.parts import DurableParts, rules_of
+from maniflex.admin.people import Sessions, Superusers
+from maniflex.admin.rendering import SECURITY_HEADERS, Assets, error_page, make_environment, render
+from maniflex.admin.site import Sites
+from maniflex.admin.texts import Texts
+from maniflex.admin.transfers import imports
+from maniflex.admin.transfers import pages as transfer_pages
+from maniflex.admin.transfers.store import Transfers
+from maniflex.admin.views import Views
 from maniflex.admin.visit import HTML, PanelRoute, Visit
+from maniflex.background.runs.api import Work
 from maniflex.db.current import OnPrimary
+from maniflex.db.port import Adapter
 from maniflex.errors import Abort, BodyTooLarge, NotFound
+from maniflex.features.actions import Action
 from maniflex.http.routing import Router
 from maniflex.model.class_body import field_texts
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
+from maniflex.pipeline.runtime import Runtime
+
+
+class PanelParts:
+    """The declaration, the models, the tables and the files of one panel."""
+
+    in_process: InProcess  # attached when the server is assembled
+
+    def __init__(
+        self,
+        admin: Admin,
+        routes: RouteBuilder,
+        sites: Sites,
+        *,
+        title: str,
+        api_actions: Sequence[Action],
+        own_authenticators: Sequence[str],
+        work: Work,
+        durable: DurableParts | None = None,
+    ) -> None:
+        self.admin = admin
+        self.sites = sites
+        self.title = title
+        self.api_actions = tuple(api_actions)
+        types = [*(one.form for one in admin.actions), *(one.request for one in api_actions)]
+        self.action_forms = ActionForms(types, sites)
+        # auth middleware of the application that is no catalogue entry
+        self.own_authenticators = tuple(own_authenticators)
+        self.durable = durable
+        self.operation_rules = rules_of(admin)
+        self.runtime: Runtime = routes.runtime
+        self.texts = Texts(admin.texts)
+        self.assets = Assets(admin.assets, self.texts.of_module())
+        self.private = PrivateRoutes(routes, [site for site in sites.all if site.meta.options.headless])
+        self.trail = Trail(self.runtime, self.runtime.config.admin_retention)
+        self.views = Views(self.runtime)
+        self.transfers = Transfers(self.runtime)
+        self.work = work
+        self.sessions = Sessions(self.runtime, admin.session_lifetime, admin.idle_timeout)
+        self.superusers = Superusers(self.runtime)
+        self.has_login = admin.auth != "pipeline" and not admin.allow_unauthenticated
+        self._environment = make_environment(admin.templates)
+
+    def render(self, template: str, **values: Any) -> str:
+        """The text of a page."""
+        return render(self._environment, template, values)
+
+    def zone(self, name: str) -> ZoneInfo:
+        """A time zone by its name, or the panel's own."""
+        return ZoneInfo(name if name in time_zones() else self.admin.time_zone)
+
+    def adapter_of(self, meta: ModelMeta) -> Adapter:
+        """The database of a model."""
+        return self.runtime.stores[meta.cls].adapter
+
+
+# The panel of a sealed server: its route table, and the way of a request from the browser to a
+# page.
+
+
+PAGES: tuple[PanelRoute, ...] = (
+    *entry.ROUTES,
+    *dashboard.ROUTES,
+    *search.ROUTES,
+    *views.ROUTES,
+    *audit.ROUTES,
+    *transfer_pages.EXPORT_ROUTES,
+    *imports.ROUTES,
+    *transfer_pages.ROUTES,
+    *records.ROUTES,
+    *records.REVEAL_ROUTES,
+    *forms.ROUTES,
+    *saving.ROUTES,
+    *bulk_run.ROUTES,
+    *actions.ROUTES,
+    *history.ROUTES,
+)
+
+
+def panel_routes(admin: Admin) -> list[PanelRoute]:
+    """The routes of a panel: one that only shows has none that write."""
+    routes = [*PAGES, *dashboard.own_page_routes(admin.pages)]
+    routes += operations.ROUTES if admin.operations else ()
+    return [route for route in routes if not (admin.read_only and route.writes)]
+
+
+# The panel of a sealed server: its routes, and the way of a request from the browser to a page.
+
 
 _HIDDEN = RouteDocs(hidden=True)
 _MOST_CONTROLS = 5_000

@@ -13,7 +13,6 @@ from maniflex._json import read_back
 from maniflex.admin.audit import NothingStored, SentTwice
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.cells import as_text, cell
-from maniflex.admin.file_fields import is_file_list
 from maniflex.admin.form_fields import (
     form_fields,
     initial_values,
@@ -34,11 +33,11 @@ from maniflex.admin.inlines import (
     row_indexes,
     save_links,
 )
-from maniflex.admin.layout import SECURITY_HEADERS
-from maniflex.admin.reading import ask_record
+from maniflex.admin.lists import ask_record
+from maniflex.admin.rendering import SECURITY_HEADERS
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, act
-from maniflex.admin.widgets import FormInput, input_name, key_at, words_beside
+from maniflex.admin.widgets import FormInput, input_name, is_file_list, key_at, words_beside
 from maniflex.db.port import Isolation
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, Kind

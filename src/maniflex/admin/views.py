@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-from maniflex.admin.person import Person
+from maniflex.admin.people import Person
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminView
 from maniflex.admin.visit import own, show

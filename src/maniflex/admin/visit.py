@@ -16,9 +16,9 @@ from maniflex._json import read_back
 from maniflex.admin import csrf
 from maniflex.admin.call import Api
 from maniflex.admin.declare import name_of
-from maniflex.admin.layout import SECURITY_HEADERS, Flash, Layout, NavGroup, NavItem
 from maniflex.admin.operations.parts import may_see
-from maniflex.admin.person import AdminContext, Person
+from maniflex.admin.people import AdminContext, Person
+from maniflex.admin.rendering import SECURITY_HEADERS, Flash, Layout, NavGroup, NavItem
 from maniflex.admin.site import ModelSite
 from maniflex.admin.texts import Texts
 from maniflex.errors import Abort, NotFound
@@ -28,7 +28,7 @@ from maniflex.pipeline.response import Response
 from maniflex.query.parse import pairs
 
 if TYPE_CHECKING:
-    from maniflex.admin.parts import PanelParts
+    from maniflex.admin.panel import PanelParts
     from maniflex.files.model import StoredFile
 
 

@@ -30,7 +30,7 @@ from maniflex.storage.port import Storage
 
 if TYPE_CHECKING:
     from maniflex.admin.declare import Admin, AdminAuth, Login, ModelName, Operations
-    from maniflex.admin.superusers import Superusers
+    from maniflex.admin.people import Superusers
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -192,7 +192,7 @@ class WithDeclarations:
     @property
     def superusers(self) -> Superusers:
         """The people who may enter the panel with a password of its own, for scripts and tests."""
-        from maniflex.admin.superusers import Superusers
+        from maniflex.admin.people import Superusers
 
         return Superusers(self._seal().runtime)
 

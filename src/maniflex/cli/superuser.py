@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from maniflex.admin.superusers import ROLE, Sessions
+from maniflex.admin.people import ROLE, Sessions
 from maniflex.admin.tables import AdminUser
 from maniflex.app.server import Server
 from maniflex.cli.process import load_sealed, run_once

@@ -17,15 +17,14 @@ from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.batches import Change, change_one
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, read_json, show_page
 from maniflex.admin.operations.outbox import read_message_filter
 from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of, may_see
 from maniflex.admin.operations.run_list import read_filter
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of
-from maniflex.admin.transfers import start_phase
+from maniflex.admin.transfers.batches import Change, change_one
+from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, start_phase
 from maniflex.admin.visit import Handler, Visit, act
 from maniflex.background.commands import (
     COMMANDS,
@@ -44,7 +43,7 @@ from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
 
 if TYPE_CHECKING:
-    from maniflex.admin.parts import PanelParts
+    from maniflex.admin.panel import PanelParts
 
 AT_ONCE = 200
 _MOST_REFUSALS = 20

@@ -1,4 +1,4 @@
-"""The front page of operations: a light with the reason, numbers, plots, and a table by type."""
+"""Durable work as a whole: numbers and plots, processes, scheduled fields, what the doctor finds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing, show_page
+from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, seeing, show_page
 from maniflex.admin.operations.run_list import status_filters
-from maniflex.admin.visit import Visit, show
+from maniflex.admin.visit import Visit, act, show
 from maniflex.background.parameters import span
 from maniflex.background.processes.api import DuePoint, PlotPoint, floor
-from maniflex.background.processes.overview import FAILED_WITHIN, Light, Overview, TypeNumbers, count_text
+from maniflex.background.processes.model import ProcessState, WorkProcess
+from maniflex.background.processes.overview import (
+    FAILED_WITHIN,
+    LATE_RUN,
+    Light,
+    Overview,
+    TypeNumbers,
+    count_text,
+)
 from maniflex.background.processes.store import Sums
-from maniflex.errors import InvalidQuery
+from maniflex.background.scheduled_fields.observers import Report
+from maniflex.doctor.check import Finding, Severity
+from maniflex.errors import InvalidQuery, NotFound
+from maniflex.model.field import FieldSchedule, ScheduledAction
 from maniflex.pipeline.response import Response
 
 _LIGHTS = {Light.GREEN: ("●", "ok"), Light.YELLOW: ("▲", "warning"), Light.RED: ("■", "error")}
@@ -269,14 +280,6 @@ def _mean_wait(sums: Sums) -> float:
     return sums.wait_ms / 1000 / sums.started if sums.started else 0.0
 
 
-ROUTES = (
-    show(f"{ROOT}/", seeing(show_overview)),
-    show(ROOT, seeing(show_overview)),
-    show(f"{ROOT}/numbers", seeing(show_numbers)),
-    show(f"{ROOT}/plots", seeing(show_plots, all_tenants=True)),
-)
-
-
 # Plots of durable work as SVG paths: bars over one axis of time, one path for each series.
 
 
@@ -387,3 +390,237 @@ def write_seconds(value: float) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+# The processes of the application: alive, late or gone; red when work is due that one does not
+# take.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """One process."""
+
+    host: str
+    pid: str
+    role: str
+    version: str
+    takes: str
+    running: str
+    started: str
+    seen: str
+    lag: str
+    state: str
+    tone: int
+    idle: str  # the type that is due and that it takes and does not work on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesView:
+    """What `operations/processes.html` is given."""
+
+    rows: Sequence[ProcessRow]
+    light: str
+    sentence: str
+    live_url: str
+
+
+async def show_processes(visit: Visit, desk: WorkDesk) -> Response:
+    """All processes of the last day."""
+    return await show_page(desk, "processes.html", await _processes_view(desk), tab="ops_processes")
+
+
+async def show_process_rows(visit: Visit, desk: WorkDesk) -> Response:
+    """The part of the page that changes."""
+    return visit.part("operations/_processes.html", view=await _processes_view(desk))
+
+
+async def _processes_view(desk: WorkDesk) -> ProcessesView:
+    overview = await desk.parts.processes.overview()
+    rows = [_process_row(desk, one, overview) for one in overview.processes]
+    alive = len(overview.alive)
+    t = desk.visit.t
+    return ProcessesView(
+        rows=rows,
+        light="ok" if alive and not any(row.idle for row in rows) else "error",
+        sentence=t("ops_alive_count", count=alive) if alive else t("ops_none_alive"),
+        live_url=f"{desk.visit.root}{ROOT}/processes/rows",
+    )
+
+
+def idle_type(process: WorkProcess, overview: Overview) -> str:
+    """A type that has been due for long, that the process takes, and that it has room for and leaves."""
+    has_room = process.running < process.concurrency
+    if process.state(overview.now) is not ProcessState.ALIVE or not has_room:
+        return ""
+    for one in overview.types:
+        is_late = one.oldest_due is not None and overview.now - one.oldest_due > LATE_RUN
+        if is_late and not one.running and process.takes(one.type):
+            return one.type
+    return ""
+
+
+def _process_row(desk: WorkDesk, process: WorkProcess, overview: Overview) -> ProcessRow:
+    now: datetime = overview.now
+    state = process.state(now)
+    t = desk.visit.t
+    parts = [*process.types, *(f"{kind} ✉" for kind in process.kinds)]
+    parts += [t("ops_fires_schedules")] if process.schedules else []
+    idle = idle_type(process, overview)
+    tones = {ProcessState.ALIVE: 1, ProcessState.LATE: 2, ProcessState.GONE: 3}
+    word = t("ops_stopped") if process.stopped_at is not None else state.value
+    return ProcessRow(
+        host=process.host if desk.reads_internals else t("ops_some_host"),
+        pid=str(process.pid) if desk.reads_internals else "",
+        role=process.role,
+        version=process.version,
+        takes=", ".join(parts),
+        running=f"{process.running} / {process.concurrency}",
+        started=desk.time(process.started_at)[0],
+        seen=t("ops_ago", span=span(now - process.seen_at)),
+        lag=f"{process.lag_ms} ms",
+        state=word,
+        tone=3 if idle else tones[state],
+        idle=idle,
+    )
+
+
+# Scheduled fields: what is due by each, what the last sweep of this process did, and a sweep at
+# once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRow:
+    """One scheduled field."""
+
+    model: str
+    field: str
+    does: str
+    due: str
+    done: int  # by the last sweep, of the whole model
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledView:
+    """What `operations/scheduled.html` is given."""
+
+    rows: Sequence[FieldRow]
+    swept_at: str
+    summary: str
+    failures: Sequence[tuple[str, str, str]]  # fields, ids, messages
+    sweep_url: str
+
+
+async def show_scheduled(visit: Visit, desk: WorkDesk) -> Response:
+    """Every scheduled field of every model."""
+    sweeps = desk.parts.scheduled
+    last = sweeps.last_report
+    report = Report() if last is None else last[1]
+    rows = []
+    for model, schedule, due in await sweeps.due():
+        part = report.per_model.get(model.name)
+        rows.append(
+            FieldRow(
+                model=model.name,
+                field=schedule.time,
+                does=_sentence(visit, schedule),
+                due=count_text(due),
+                done=0 if part is None else part.deleted + part.updated,
+                skipped=0 if part is None else part.skipped,
+            )
+        )
+    view = ScheduledView(
+        rows=rows,
+        swept_at="" if last is None else desk.time(last[0])[0],
+        summary="" if last is None else _summary(visit, report),
+        failures=[(f"{one.model}.{one.field}", one.id or "", one.message) for one in report.errors],
+        sweep_url=f"{visit.root}{ROOT}/scheduled/sweep" if desk.can_act else "",
+    )
+    return await show_page(desk, "scheduled.html", view, tab="ops_scheduled")
+
+
+def _sentence(visit: Visit, schedule: FieldSchedule) -> str:
+    if schedule.action is ScheduledAction.SET_FIELD:
+        return visit.t("ops_sets", field=schedule.target, value=schedule.to)
+    is_soft = schedule.action is ScheduledAction.SOFT_DELETE
+    return visit.t("ops_soft_deletes" if is_soft else "ops_hard_deletes")
+
+
+def _summary(visit: Visit, report: Report) -> str:
+    values = {name: getattr(report, name) for name in ("deleted", "updated", "skipped", "failed")}
+    return visit.t("ops_sweep_summary", **values)
+
+
+async def sweep_now(visit: Visit, desk: WorkDesk) -> Response:
+    """Serve what is due, in this process; a sweep commits batch by batch, so its event comes behind it."""
+    if not desk.parts.scheduled.has_fields:
+        raise NotFound(visit.t("no_such_page"))
+    report = await desk.parts.scheduled.sweep()
+    summary = _summary(visit, report)
+    await visit.panel.trail.note(visit, "sweep", reason=summary, outcome="failed" if report.failed else "ok")
+    return visit.redirect(f"{ROOT}/scheduled", ok=summary)
+
+
+# What the doctor finds in the running application, as a page that changes nothing.
+
+
+_TONES = {Severity.ERROR: 3, Severity.WARNING: 2, Severity.NOTE: 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """One finding."""
+
+    code: str
+    severity: str
+    tone: int
+    where: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorView:
+    """What `operations/doctor.html` is given."""
+
+    rows: Sequence[FindingRow]
+    summary: str
+    silenced: Sequence[tuple[str, str, str]]  # codes, places, reasons
+
+
+async def show_doctor(visit: Visit, desk: WorkDesk) -> Response:
+    """The findings, those that hurt first."""
+    report = await desk.parts.examine()
+    order = list(_TONES)
+    findings = sorted(report.findings, key=lambda one: order.index(one.severity))
+    counts = {severity.value: report.count(severity) for severity in Severity}
+    view = DoctorView(
+        rows=[_finding_row(one) for one in findings],
+        summary=visit.t("ops_findings", **counts),
+        silenced=[(one.code, one.where, ignore.reason) for one, ignore in report.silenced],
+    )
+    return await show_page(desk, "doctor.html", view, tab="ops_doctor")
+
+
+def _finding_row(finding: Finding) -> FindingRow:
+    return FindingRow(
+        code=finding.code,
+        severity=finding.severity.value,
+        tone=_TONES[finding.severity],
+        where=finding.where,
+        why=finding.why,
+        fix=finding.fix,
+    )
+
+
+ROUTES = (
+    show(f"{ROOT}/", seeing(show_overview)),
+    show(ROOT, seeing(show_overview)),
+    show(f"{ROOT}/numbers", seeing(show_numbers)),
+    show(f"{ROOT}/plots", seeing(show_plots, all_tenants=True)),
+    show(f"{ROOT}/processes", seeing(show_processes, all_tenants=True)),
+    show(f"{ROOT}/processes/rows", seeing(show_process_rows, all_tenants=True)),
+    show(f"{ROOT}/scheduled", seeing(show_scheduled, all_tenants=True)),
+    act(f"{ROOT}/scheduled/sweep", acting(sweep_now, all_tenants=True)),
+    show(f"{ROOT}/doctor", seeing(show_doctor, all_tenants=True)),
+)

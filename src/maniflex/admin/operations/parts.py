@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from maniflex.admin.call import Api, ApiAnswer, Refusal
 from maniflex.admin.declare import Admin, Operations
-from maniflex.admin.person import Person
+from maniflex.admin.people import Person
 from maniflex.background.commands import MESSAGE, RUN, SCHEDULE, Noun
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.outbox.api import Outbox
@@ -28,7 +28,7 @@ from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
 
 if TYPE_CHECKING:
-    from maniflex.admin.parts import PanelParts
+    from maniflex.admin.panel import PanelParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

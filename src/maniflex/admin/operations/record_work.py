@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from maniflex._names import snake_case
 from maniflex.admin.dashboard import CardView
+from maniflex.admin.lists import ask_record
 from maniflex.admin.operations.desk import ROOT, WorkDesk, seeing
 from maniflex.admin.operations.outbox import MessageRow, message_row
 from maniflex.admin.operations.overview import runs_url
 from maniflex.admin.operations.run_list import RunRow, run_row
-from maniflex.admin.reading import ask_record
 from maniflex.admin.visit import Visit, show
 from maniflex.background.processes.overview import FAILED_WITHIN, count_text
 from maniflex.errors import NotFound

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex._names import snake_case
+from maniflex.admin.audit import people_names
 from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, seeing, show_page
 from maniflex.admin.operations.run_list import tone_of
-from maniflex.admin.people import people_names
 from maniflex.admin.visit import Visit, show
 from maniflex.background.commands import RUN, commands_of
 from maniflex.background.parameters import span

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import ApiAnswer
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_person import PastVisitor
-from maniflex.admin.transfers import reply_of
+from maniflex.admin.transfers.store import PastVisitor, reply_of
 from maniflex.db.current import trial
 from maniflex.db.port import Adapter
 from maniflex.errors import LeaseLost, RequestError
@@ -27,7 +26,7 @@ from maniflex.transfer.batches import BATCH, store_batch, try_batch
 from maniflex.transfer.importer import OUTAGES, RowOutcome, RowResult, TryLater
 
 if TYPE_CHECKING:
-    from maniflex.admin.parts import PanelParts
+    from maniflex.admin.panel import PanelParts
     from maniflex.admin.visit import Visit
 
 

@@ -7,14 +7,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.batches import Change, change_batch
-from maniflex.admin.bulk_batches import resume_record_change
+from maniflex.admin.bulk_run import resume_record_change
 from maniflex.admin.call import Refusal
 from maniflex.admin.operations.commands import resume_work_change
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_person import PastVisitor, Stopped, api_of, ask_again, require_permission
-from maniflex.admin.transfers import PIECE, ApiTarget, Transfers, begin_phase, start_phase
+from maniflex.admin.transfers.batches import Change, change_batch
+from maniflex.admin.transfers.store import (
+    PIECE,
+    ApiTarget,
+    PastVisitor,
+    Stopped,
+    Transfers,
+    api_of,
+    ask_again,
+    begin_phase,
+    require_permission,
+    start_phase,
+)
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
@@ -26,9 +36,10 @@ from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import FileFormat, SourceRow, TextForm, UnreadableFile, read_rows
 
 if TYPE_CHECKING:
-    from maniflex.admin.parts import PanelParts
+    from maniflex.admin.panel import PanelParts
     from maniflex.admin.visit import Visit
     from maniflex.background.runs.run import Run
+
 
 Resume = Callable[[PastVisitor], Awaitable[Change]]  # the change of a transfer as its person reaches it
 _PIECES_BETWEEN = 16  # of an export: after so many the person is asked for again

@@ -11,9 +11,9 @@ from starlette.datastructures import UploadFile
 
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfer_runs import make_importer, panel_fields, panel_keys, start_import
-from maniflex.admin.transfers import LARGEST_FILE, PIECE, ApiTarget
-from maniflex.admin.transfers_page import TransferLine, transfer_line
+from maniflex.admin.transfers.pages import TransferLine, transfer_line
+from maniflex.admin.transfers.runner import make_importer, panel_fields, panel_keys, start_import
+from maniflex.admin.transfers.store import LARGEST_FILE, PIECE, ApiTarget
 from maniflex.admin.visit import Visit, act, show
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta

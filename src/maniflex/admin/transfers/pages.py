@@ -10,19 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from maniflex.admin.bulk_batches import operation_of
-from maniflex.admin.bulk_value import spell_value
+from maniflex.admin.bulk_run import operation_of, spell_value
 from maniflex.admin.call import Refusal
 from maniflex.admin.cells import group_digits
-from maniflex.admin.layout import SECURITY_HEADERS
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.lists import chosen_columns
 from maniflex.admin.operations.desk import desk_of
+from maniflex.admin.rendering import SECURITY_HEADERS
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer, AdminTransferRefusal
-from maniflex.admin.transfer_runs import TransferRunner, start_import
-from maniflex.admin.transfers import counts_of, start_phase
+from maniflex.admin.transfers.runner import TransferRunner, start_import
+from maniflex.admin.transfers.store import counts_of, start_phase
 from maniflex.admin.visit import Visit, act, show
 from maniflex.background.runs.model import Status
 from maniflex.db.current import transaction
@@ -330,17 +329,6 @@ def _line(cells: Sequence[str], separator: str) -> bytes:
     return out.getvalue().encode()
 
 
-ROUTES = (
-    replace(show("/-/transfers", show_transfers), writes=True),
-    replace(show("/-/transfers/{id}", show_transfer), writes=True),
-    replace(show("/-/transfers/{id}/refusals", download_refusals), writes=True),
-    replace(show("/-/transfers/{id}/file", download_file), writes=True),
-    act("/-/transfers/{id}/start", start),
-    act("/-/transfers/{id}/cancel", cancel),
-    act("/-/transfers/{id}/continue", go_on),
-)
-
-
 # What pages say of a transfer: its state in words, how far it is, how fast.
 
 
@@ -565,3 +553,14 @@ async def begin_export(visit: Visit) -> Response:
 
 
 EXPORT_ROUTES = (show("/{model}/export", export), act("/{model}/export", begin_export))
+
+
+ROUTES = (
+    replace(show("/-/transfers", show_transfers), writes=True),
+    replace(show("/-/transfers/{id}", show_transfer), writes=True),
+    replace(show("/-/transfers/{id}/refusals", download_refusals), writes=True),
+    replace(show("/-/transfers/{id}/file", download_file), writes=True),
+    act("/-/transfers/{id}/start", start),
+    act("/-/transfers/{id}/cancel", cancel),
+    act("/-/transfers/{id}/continue", go_on),
+)
