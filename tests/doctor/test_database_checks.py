@@ -20,7 +20,7 @@ import pytest
 from maniflex import Model, Server, field
 from maniflex.config import sqlite_path
 from maniflex.db.sqlite.adapter import SqliteAdapter
-from maniflex.doctor import postgres_checks, sqlite_checks
+from maniflex.doctor import database_checks
 from maniflex.doctor.check import Severity
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
@@ -80,7 +80,7 @@ async def test_a_file_on_a_network_or_overlay_disk_is_found(
     mounts.write_text(
         f"/dev/vda / ext4 rw 0 0\nhost:/x {place} {kind} rw 0 0\ntmpfs /dev/other tmpfs rw 0 0\n"
     )
-    monkeypatch.setattr(sqlite_checks, "MOUNTS", mounts)
+    monkeypatch.setattr(database_checks, "MOUNTS", mounts)
     (tmp_path / "my data").mkdir()
 
     [finding] = await declared(sound_server(f"sqlite:///{tmp_path}/my data/app.db"))
@@ -92,7 +92,7 @@ async def test_a_file_on_a_network_or_overlay_disk_is_found(
 async def test_a_local_disk_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\nhost:/x {tmp_path}/da nfs rw 0 0\n")
-    monkeypatch.setattr(sqlite_checks, "MOUNTS", mounts)
+    monkeypatch.setattr(database_checks, "MOUNTS", mounts)
     (tmp_path / "data").mkdir()
 
     assert await declared(sound_server(f"sqlite:///{tmp_path}/data/app.db")) == []
@@ -122,7 +122,7 @@ async def test_an_old_library_is_found(sqlite_url: str, monkeypatch: pytest.Monk
 
 
 async def test_a_library_without_search_is_found(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_checks, "FTS5", "ENABLE_NO_SUCH_THING")
+    monkeypatch.setattr(database_checks, "FTS5", "ENABLE_NO_SUCH_THING")
 
     assert codes_of(await declared(sound_server(sqlite_url, Article))) == ["T146"]
     assert await declared(sound_server(sqlite_url)) == []
@@ -135,7 +135,7 @@ def test_a_directory_that_cannot_be_written_is_found() -> None:
         user = os.geteuid()
         os.seteuid(ANOTHER_USER or user)
         try:
-            problems = list(sqlite_checks.readonly_directories(subject))
+            problems = list(database_checks.readonly_directories(subject))
         finally:
             os.seteuid(user)
 
@@ -149,13 +149,13 @@ async def test_a_directory_that_is_not_there_is_found(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_is_nearly_full_is_found(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_checks, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(database_checks, "LEAST_FREE", 1 << 62)
 
     assert codes_of(await declared(sound_server(sqlite_url))) == ["T148"]
 
 
 async def test_a_long_log_is_found(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_checks, "WARN_BYTES", 1)
+    monkeypatch.setattr(database_checks, "WARN_BYTES", 1)
     server = sound_server(sqlite_url)
     async with server.lifespan():
         await server.db(Leaflet).create(title="x")
@@ -292,7 +292,7 @@ async def test_another_time_zone_is_found(postgres_url: str) -> None:
 
 async def test_an_old_server_is_found(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await made(postgres_url)
-    monkeypatch.setattr(postgres_checks, "OLDEST_SERVER", 990_000)
+    monkeypatch.setattr(database_checks, "OLDEST_SERVER", 990_000)
 
     assert codes_of(await stored(sound_server(postgres_url))) == ["T136"]
 
@@ -313,7 +313,7 @@ async def test_an_old_transaction_is_found_with_its_session(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made(postgres_url)
-    monkeypatch.setattr(postgres_checks, "OLD_TRANSACTION", timedelta(microseconds=1))
+    monkeypatch.setattr(database_checks, "OLD_TRANSACTION", timedelta(microseconds=1))
     other = await asyncpg.connect(postgres_url, server_settings={"application_name": "report"})
     transaction = other.transaction()
     await transaction.start()

@@ -12,7 +12,7 @@ from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
-from maniflex.doctor.open_routes import GuardedRoute
+from maniflex.doctor.subject import GuardedRoute
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of

@@ -10,7 +10,7 @@ from maniflex.app.draft import Declaration
 from maniflex.config import DEFAULT, Config, Limits
 from maniflex.db.backend import counts_records
 from maniflex.doctor.check import Ignore
-from maniflex.doctor.open_routes import GuardedRoute
+from maniflex.doctor.subject import GuardedRoute
 from maniflex.features.actions import Action
 from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta

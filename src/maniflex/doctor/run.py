@@ -16,14 +16,13 @@ from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
 from maniflex.doctor import (
     access_checks,
-    postgres_checks,
     query_checks,
     schema_checks,
-    scope_checks,
-    secret_checks,
     setting_checks,
-    sqlite_checks,
     work_checks,
+)
+from maniflex.doctor import (
+    database_checks as databases,
 )
 from maniflex.doctor.check import (
     Coded,
@@ -35,8 +34,8 @@ from maniflex.doctor.check import (
     Severity,
     report_of,
 )
-from maniflex.doctor.postgres_checks import pooler_problem
-from maniflex.doctor.probe import PROBES, REPEATED_STATEMENTS, StatementCounter, probe_lists
+from maniflex.doctor.database_checks import pooler_problem
+from maniflex.doctor.query_checks import PROBES, REPEATED_STATEMENTS, StatementCounter, probe_lists
 from maniflex.doctor.subject import OpenDatabase, Subject
 from maniflex.errors import ManiflexError
 from maniflex.sql.statement import Dialect
@@ -163,25 +162,25 @@ UNREACHABLE = DeclarationCheck("T139", Severity.ERROR, "a database that cannot b
 
 DECLARATION_CHECKS: tuple[DeclarationCheck, ...] = (
     *access_checks.CHECKS,
-    *scope_checks.CHECKS,
-    *secret_checks.CHECKS,
-    *postgres_checks.CHECKS,
-    *sqlite_checks.CHECKS,
+    *access_checks.SCOPE_CHECKS,
+    *access_checks.SECRET_CHECKS,
+    *databases.POSTGRES_DECLARATION_CHECKS,
+    *databases.SQLITE_DECLARATION_CHECKS,
     *work_checks.CHECKS,
     *setting_checks.CHECKS,
 )
 _ANY_DATABASE = (*query_checks.CHECKS, *schema_checks.CHECKS, *work_checks.DATABASE_CHECKS)
 _DATABASE_CHECKS: dict[Dialect, tuple[DatabaseCheck, ...]] = {
-    Dialect.SQLITE: (*_ANY_DATABASE, *sqlite_checks.SQLITE_CHECKS),
+    Dialect.SQLITE: (*_ANY_DATABASE, *databases.SQLITE_CHECKS),
     Dialect.POSTGRES: (
         *_ANY_DATABASE,
         *schema_checks.POSTGRES_CHECKS,
         *query_checks.POSTGRES_CHECKS,
-        *postgres_checks.POSTGRES_CHECKS,
+        *databases.POSTGRES_CHECKS,
     ),
 }
 
-HIDDEN_POOLER = next(check for check in postgres_checks.POSTGRES_CHECKS if check.code == "T134")
+HIDDEN_POOLER = next(check for check in databases.POSTGRES_CHECKS if check.code == "T134")
 
 
 def database_checks(dialect: Dialect) -> Sequence[DatabaseCheck]:

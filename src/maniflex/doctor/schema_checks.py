@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from maniflex.doctor.check import DatabaseCheck, Problem, Severity
-from maniflex.doctor.sources import where_of
+from maniflex.doctor.check import DatabaseCheck, Problem, Severity, where_of
 from maniflex.doctor.subject import OpenDatabase, read_living, tables_over
 from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.statement import Dialect, Sql, by_dialect

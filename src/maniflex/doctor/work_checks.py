@@ -10,8 +10,14 @@ from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
 from maniflex.background.schedules.store import ScheduleStore
-from maniflex.doctor.check import DatabaseCheck, DeclarationCheck, Problem, Severity
-from maniflex.doctor.sources import at_place, place_of_function
+from maniflex.doctor.check import (
+    DatabaseCheck,
+    DeclarationCheck,
+    Problem,
+    Severity,
+    at_place,
+    place_of_function,
+)
 from maniflex.doctor.subject import LivingProcesses, OpenDatabase, Subject, read_living, tables_over
 from maniflex.model.base import Model
 from maniflex.schema.read import read_columns
