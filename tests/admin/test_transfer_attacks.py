@@ -14,8 +14,7 @@ import pytest
 from maniflex import Model, Server, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminTransfer, AdminTransferPiece
-from maniflex.transfer.readers import make_reader
-from maniflex.transfer.source import FileFormat, TextForm, UnreadableFile
+from maniflex.transfer.source import FileFormat, TextForm, UnreadableFile, make_reader
 from tests.kit.panel import Browser, text_of, visiting
 from tests.kit.workbooks import encrypt_flags, make_workbook, override, row
 

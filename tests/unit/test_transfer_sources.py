@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import (
     FileFormat,
     SourceRow,
     TextForm,
     UnreadableFile,
     detect_form,
+    make_reader,
     read_rows,
 )
 

@@ -7,7 +7,7 @@ The engine is `maniflex.transfer`, as in the panel; here are the places it store
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,18 @@ from maniflex.schema.read import (
     write_entry,
     write_head,
 )
-from maniflex.transfer.batches import BATCH, store_batch, try_batch
+from maniflex.transfer.batches import BATCH, RowOutcome
 from maniflex.transfer.cells import importable_fields, key_fields, make_map, suggest_fields
-from maniflex.transfer.importer import Importer, RecordTarget, Reply, RowOutcome
-from maniflex.transfer.readers import make_reader
-from maniflex.transfer.source import FileFormat, RowReader, TextForm, detect_form, read_rows
+from maniflex.transfer.importer import Importer, RecordTarget, Reply, import_rows
+from maniflex.transfer.source import (
+    FileFormat,
+    RowReader,
+    TextForm,
+    detect_form,
+    first_rows,
+    make_reader,
+    read_rows,
+)
 
 _PIECE = 256 * 1024
 
@@ -183,44 +190,32 @@ class FileImport:
             start = file.read(_PIECE)
         form = detect_form(start) if self._kind is not FileFormat.XLSX else TextForm()
         self.form = TextForm(encoding=encoding or form.encoding, separator=separator or form.separator)
-        reader = self._reader()
-        async for _ in read_rows(self._pieces(), reader, 100):
-            break
-        self.columns = list(reader.columns)
+        self.columns, _ = await first_rows(self._pieces(), self._kind, self.form)
 
-    async def run(
-        self,
-        names: Mapping[str, str],
-        upsert: str,
-        *,
-        is_check: bool,
-        on_batch: Callable[[Sequence[RowOutcome]], None],
-    ) -> None:
-        """Import the file, or find out what would come of that."""
+    def run(
+        self, names: Mapping[str, str], upsert: str, *, is_check: bool
+    ) -> AsyncIterator[list[RowOutcome]]:
+        """Import the file, or find out what would come of that, batch by batch."""
         fields, keys = importable_fields(self._meta), key_fields(self._meta)
         by_column = {**suggest_fields(self.columns, [*fields, *keys]), **names}
-        columns = make_map(by_column, fields, keys, upsert)
-        importer = Importer(self._target, columns, self._kind, zone=ZoneInfo("UTC"), is_check=is_check)
-        async for rows in read_rows(self._pieces(), self._reader(), BATCH):
-            while rows:
-                if is_check:
-                    outcomes = await try_batch(
-                        rows, block=self._block, prepare=importer.prepare, act=importer.act
-                    )
-                else:
-                    outcomes = await store_batch(
-                        rows,
-                        block=self._block,
-                        prepare=importer.prepare,
-                        act=importer.act,
-                        settle=_nothing,
-                        is_rolled_back=self._meta.options.backend is None,
-                    )
-                on_batch(outcomes)
-                rows = rows[len(outcomes) :]
+        importer = Importer(
+            make_map(by_column, fields, keys, upsert), self._kind, zone=ZoneInfo("UTC"), is_check=is_check
+        )
+        rows = read_rows(self._pieces(), self._reader(), BATCH)
+        return import_rows(rows, importer, self, is_rolled_back=self._meta.options.backend is None)
 
-    def _block(self) -> AbstractAsyncContextManager[Any]:
+    # -- its ledger
+
+    async def target(self) -> RecordTarget:
+        """Where records are stored."""
+        return self._target
+
+    def block(self) -> AbstractAsyncContextManager[Any]:
+        """A transaction on the records."""
         return transaction(self._adapter)
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> None:
+        """A command keeps no note of how far it is."""
 
     def _reader(self) -> RowReader:
         return make_reader(self._kind, self.form, self.columns if self._kind is FileFormat.JSONL else ())
@@ -229,10 +224,6 @@ class FileImport:
         with self._file.open("rb") as file:
             while piece := file.read(_PIECE):
                 yield piece
-
-
-async def _nothing(outcomes: Sequence[RowOutcome]) -> None:
-    """A command keeps no note of how far it is."""
 
 
 # -- export

@@ -26,7 +26,8 @@ from maniflex.errors import ManiflexError
 from maniflex.features.export import Format, available_formats
 from maniflex.features.tabular import harmless
 from maniflex.pipeline.context import AuthInfo
-from maniflex.transfer.importer import RowOutcome, RowResult, TryLater
+from maniflex.transfer.batches import RowOutcome, RowResult
+from maniflex.transfer.importer import TryLater
 from maniflex.transfer.source import ENCODINGS, SEPARATORS, UnreadableFile, format_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,7 +200,8 @@ def import_(
         if unknown:
             raise UnreadableFile(f"--map: the file has no column {unknown[0]!r}")
         with Progress("checked" if check else "imported") as progress:
-            await run.run(names, upsert, is_check=check, on_batch=lambda batch: report.add(batch, progress))
+            async for outcomes in run.run(names, upsert, is_check=check):
+                report.add(outcomes, progress)
 
     try:
         run_once(server, work, so_far=lambda: report.show(as_json, check))

@@ -10,10 +10,33 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from maniflex.db.current import trial
-from maniflex.transfer.importer import RowOutcome, RowResult
+
+
+class RowResult(StrEnum):
+    """What became of a row or a record."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOutcome:
+    """What became of one row or record."""
+
+    line: int
+    result: RowResult
+    problems: Sequence[tuple[str, str]] = ()
+    record_id: str = ""
+    fields: Sequence[str] = ()
+    is_asked: bool = True  # a request was made, which may have left something in the open transaction
+
 
 T = TypeVar("T")
 BATCH = 200

@@ -1,20 +1,22 @@
-"""Rows of a file → requests: what a row becomes, and what came of it.
+"""Rows of a file → requests: what a row becomes, what came of it, and an import from first row to last.
 
 The importer knows no database: it asks `RecordTarget`, which is the API as one person sees it, or the records
-themselves. Nothing here commits; `batches.py` says which rows are stored together.
+themselves. `import_rows` is the one driver, for whoever keeps a `Ledger`; `batches.py` says which rows are
+stored together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from maniflex.errors import InvalidQuery, ManiflexError
 from maniflex.model.meta import FieldMeta
 from maniflex.query.values import convert_value
+from maniflex.transfer.batches import RowOutcome, RowResult, store_batch, try_batch
 from maniflex.transfer.cells import CellProblem, ColumnMap, is_same, read_cell, read_native
 from maniflex.transfer.source import FileFormat, SourceRow
 
@@ -25,15 +27,6 @@ OUTAGES = (429, 503, 504)
 
 class TryLater(ManiflexError):
     """The server could not answer for now; the same row may pass in a moment."""
-
-
-class RowResult(StrEnum):
-    """What became of a row or a record."""
-
-    CREATED = "created"
-    UPDATED = "updated"
-    UNCHANGED = "unchanged"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,36 +51,24 @@ class RecordTarget(Protocol):
         """Change a record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOutcome:
-    """What became of one row or record."""
-
-    line: int
-    result: RowResult
-    problems: Sequence[tuple[str, str]] = ()
-    record_id: str = ""
-    fields: Sequence[str] = ()
-    is_asked: bool = True  # a request was made, which may have left something in the open transaction
-
-
 class Importer:
     """Makes records of rows."""
 
+    target: RecordTarget  # attached by `import_rows`
+
     def __init__(
         self,
-        target: RecordTarget,
         columns: ColumnMap,
         kind: FileFormat,
         *,
         zone: ZoneInfo,
         is_check: bool = False,
     ) -> None:
-        self.target = target
         self._columns = columns
         self._is_native = kind is FileFormat.JSONL  # values come with their types
         self._is_csv = kind is FileFormat.CSV
         self._zone = zone
-        self._is_check = is_check
+        self.is_check = is_check
         self._records: dict[Any, dict[str, Any]] = {}  # those of the batch, by the value of the key
         self._seen: dict[tuple[str, str], int] = {}  # of a check: unique values and their lines
 
@@ -129,7 +110,7 @@ class Importer:
             record = self._records.get(find_value(key, key_value))
             if record is not None:
                 return await self._update(row, record, values)
-            if self._is_check and (key.api, str(key_value)) in self._seen:  # an earlier line creates it
+            if self.is_check and (key.api, str(key_value)) in self._seen:  # an earlier line creates it
                 return RowOutcome(line=row.line, result=RowResult.UPDATED, is_asked=False)
             if key.name == "id":
                 return _refusal(row, [("id", "there is no such record")])
@@ -159,14 +140,14 @@ class Importer:
             for name, value in values.items()
             if name != "id" and (value is not None or self._is_native)
         }
-        if self._is_check and (problem := self._twice(row, body)):
+        if self.is_check and (problem := self._twice(row, body)):
             return _refusal(row, [problem])
         reply = await self.target.create(body)
         if reply.status >= 400:
             return self._refuse(row, reply)
         self._remember(row, body)
         key = self._columns.key
-        if key is not None and key.api in reply.record and not self._is_check:
+        if key is not None and key.api in reply.record and not self.is_check:
             self._records[find_value(key, reply.record[key.api])] = dict(reply.record)
         record_id = str(reply.record.get("id", ""))
         return RowOutcome(line=row.line, result=RowResult.CREATED, record_id=record_id, fields=list(body))
@@ -214,7 +195,7 @@ class Importer:
         return None
 
     def _remember(self, row: SourceRow, body: Mapping[str, Any]) -> None:
-        if not self._is_check:
+        if not self.is_check:
             return
         for known_field in self._columns.fields.values():
             value = body.get(known_field.api)
@@ -233,3 +214,52 @@ def find_value(key: FieldMeta, value: Any) -> Any:
 def _refusal(row: SourceRow, problems: Sequence[tuple[str, str]]) -> RowOutcome:
     """A row that no request was made for."""
     return RowOutcome(line=row.line, result=RowResult.REFUSED, problems=problems, is_asked=False)
+
+
+# One import from its first row to its last, whoever asks for it.
+
+
+class Ledger(Protocol):
+    """Where an import notes how far it is, and as whom it goes on."""
+
+    async def target(self) -> RecordTarget:
+        """Where the next batch is stored; refuses when that is not wanted or not allowed any more."""
+
+    def block(self) -> AbstractAsyncContextManager[Any]:
+        """A transaction on the records, and on the note how far they are."""
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> None:
+        """Note what came of some rows: in the block that stored them, of a check behind it."""
+
+
+async def import_rows(
+    rows: AsyncIterator[list[SourceRow]],
+    importer: Importer,
+    ledger: Ledger,
+    *,
+    done: int = 0,
+    is_rolled_back: bool = True,
+) -> AsyncIterator[list[RowOutcome]]:
+    """Import the rows behind the first `done`, each once; gives what came of them, batch by batch."""
+    read_count = 0
+    async for batch in rows:
+        left = batch[max(done - read_count, 0) :]
+        read_count += len(batch)
+        while left:
+            importer.target = await ledger.target()
+            if importer.is_check:
+                outcomes = await try_batch(
+                    left, block=ledger.block, prepare=importer.prepare, act=importer.act
+                )
+                await ledger.settle(outcomes)
+            else:
+                outcomes = await store_batch(
+                    left,
+                    block=ledger.block,
+                    prepare=importer.prepare,
+                    act=importer.act,
+                    settle=ledger.settle,
+                    is_rolled_back=is_rolled_back,
+                )
+            yield outcomes
+            left = left[len(outcomes) :]

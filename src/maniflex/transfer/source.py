@@ -146,6 +146,35 @@ def check_columns(names: Sequence[str]) -> list[str]:
     return columns
 
 
+def make_reader(kind: FileFormat, form: TextForm, columns: Sequence[str] = ()) -> RowReader:
+    """The reader of a format; `columns` are those of a jsonl file, which no line of it tells."""
+    if kind is FileFormat.CSV:
+        from maniflex.transfer.csv_source import CsvReader
+
+        return CsvReader(form)
+    if kind is FileFormat.JSONL:
+        from maniflex.transfer.jsonl_source import JsonlReader
+
+        return JsonlReader(form, columns)
+    from maniflex.transfer.xlsx_source import XlsxReader
+
+    return XlsxReader()
+
+
+async def first_rows(
+    pieces: AsyncIterator[bytes], kind: FileFormat, form: TextForm
+) -> tuple[Sequence[str], list[SourceRow]]:
+    """The columns of a file and the first of its rows; `UnreadableFile` for one without columns."""
+    reader = make_reader(kind, form)
+    rows: list[SourceRow] = []
+    async for some in read_rows(pieces, reader, 100):
+        rows = some
+        break
+    if not reader.columns:
+        raise UnreadableFile("the file has no line with the names of its columns")
+    return list(reader.columns), rows
+
+
 async def read_rows(
     pieces: AsyncIterator[bytes], reader: RowReader, most: int
 ) -> AsyncIterator[list[SourceRow]]:

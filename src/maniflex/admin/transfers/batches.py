@@ -22,8 +22,8 @@ from maniflex.db.current import trial
 from maniflex.db.port import Adapter
 from maniflex.errors import LeaseLost, RequestError
 from maniflex.pipeline.steps.browse import PageRequest
-from maniflex.transfer.batches import BATCH, store_batch, try_batch
-from maniflex.transfer.importer import OUTAGES, RowOutcome, RowResult, TryLater
+from maniflex.transfer.batches import BATCH, RowOutcome, RowResult, store_batch, try_batch
+from maniflex.transfer.importer import OUTAGES, TryLater
 
 if TYPE_CHECKING:
     from maniflex.admin.panel import PanelParts

@@ -13,14 +13,13 @@ from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfers.pages import TransferLine, transfer_line
 from maniflex.admin.transfers.runner import make_importer, panel_fields, panel_keys, start_import
-from maniflex.admin.transfers.store import LARGEST_FILE, PIECE, ApiTarget
+from maniflex.admin.transfers.store import LARGEST_FILE, PIECE
 from maniflex.admin.visit import Visit, act, show
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.transfer.cells import WrongMapping, make_map, suggest_fields
-from maniflex.transfer.readers import make_reader
 from maniflex.transfer.source import (
     ENCODINGS,
     SEPARATORS,
@@ -29,8 +28,9 @@ from maniflex.transfer.source import (
     TextForm,
     UnreadableFile,
     detect_form,
+    first_rows,
     format_of,
-    read_rows,
+    make_reader,
 )
 
 _PREVIEW = 20
@@ -194,17 +194,11 @@ async def _chunks(upload: UploadFile) -> AsyncIterator[bytes]:
 
 async def _first_rows(
     visit: Visit, settings: Mapping[str, Any], transfer: AdminTransfer
-) -> tuple[Any, list[SourceRow]]:
-    """The reader, which knows the columns by now, and the first rows of the file."""
+) -> tuple[Sequence[str], list[SourceRow]]:
+    """The columns and the first rows of the file."""
     form = TextForm(encoding=settings["encoding"], separator=settings["separator"])
-    reader = make_reader(FileFormat(settings["format"]), form)
-    rows: list[SourceRow] = []
-    async for some in read_rows(visit.panel.transfers.pieces(transfer), reader, 100):
-        rows = some
-        break
-    if not reader.columns:
-        raise UnreadableFile("the file has no line with the names of its columns")
-    return reader, rows
+    pieces = visit.panel.transfers.pieces(transfer)
+    return await first_rows(pieces, FileFormat(settings["format"]), form)
 
 
 async def _take_settings(
@@ -217,8 +211,7 @@ async def _take_settings(
         settings["encoding"] = visit.form_text("encoding")
     if visit.form_text("separator") in SEPARATORS:
         settings["separator"] = SEPARATORS[visit.form_text("separator")]
-    reader, _ = await _first_rows(visit, settings, transfer)
-    columns = list(reader.columns)
+    columns, _ = await _first_rows(visit, settings, transfer)
     names = {name[4:]: str(value) for name, value in visit.form.multi_items() if name.startswith("map.")}
     is_settled = not before["map"] or set(columns) == set(before["map"])
     if not before["map"] or not is_settled:
@@ -230,7 +223,7 @@ async def _take_settings(
     if visit.form is not None and "upsert" in visit.form:
         settings["upsert"] = visit.form_text("upsert")
     if settings["format"] == FileFormat.JSONL:
-        settings["columns"] = columns
+        settings["columns"] = list(columns)
     return await visit.panel.transfers.update(transfer.id, settings=settings, phase="draft"), is_settled
 
 
@@ -281,7 +274,7 @@ async def _page(
 async def _with_file(visit: Visit, site: ModelSite, transfer: AdminTransfer, view: ImportView) -> ImportView:
     """The page with the columns of the file and its first rows as they would become."""
     settings: Mapping[str, Any] = transfer.settings
-    reader, rows = await _first_rows(visit, settings, transfer)
+    columns, rows = await _first_rows(visit, settings, transfer)
     names_by_column: Mapping[str, str] = settings["map"]
     names = {f.api for f in (*panel_fields(site), *panel_keys(site))}
     by_api = {f.api: f for f in site.meta.fields}
@@ -289,8 +282,7 @@ async def _with_file(visit: Visit, site: ModelSite, transfer: AdminTransfer, vie
     usable = {column: name for column, name in names_by_column.items() if name in names}
     upsert = settings["upsert"] if settings["upsert"] in usable.values() else ""
     own_settings = {**settings, "map": usable, "upsert": upsert}
-    target = ApiTarget(visit.api, site)
-    importer = make_importer(own_settings, site, target, is_check=True) if heads else None
+    importer = make_importer(own_settings, site, is_check=True) if heads else None
     shown_rows = []
     for row in rows[:_PREVIEW]:
         values, problems = importer.values_of(row) if importer is not None else ({}, [])
@@ -313,7 +305,7 @@ async def _with_file(visit: Visit, site: ModelSite, transfer: AdminTransfer, vie
                 chosen=names_by_column.get(column, ""),
                 sample=_sample(by_api.get(names_by_column.get(column, "")), first.get(column)),
             )
-            for column in reader.columns
+            for column in columns
         ],
         heads=[title_of(name) for name in heads],
         rows=shown_rows,

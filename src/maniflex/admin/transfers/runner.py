@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
@@ -29,11 +30,10 @@ from maniflex.db.current import transaction
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
 from maniflex.pipeline.operation import Operation
-from maniflex.transfer.batches import BATCH, store_batch, try_batch
+from maniflex.transfer.batches import BATCH, RowOutcome, RowResult
 from maniflex.transfer.cells import importable_fields, key_fields, make_map
-from maniflex.transfer.importer import Importer, RowOutcome, RowResult, TryLater
-from maniflex.transfer.readers import make_reader
-from maniflex.transfer.source import FileFormat, SourceRow, TextForm, UnreadableFile, read_rows
+from maniflex.transfer.importer import Importer, TryLater, import_rows
+from maniflex.transfer.source import FileFormat, SourceRow, TextForm, UnreadableFile, make_reader, read_rows
 
 if TYPE_CHECKING:
     from maniflex.admin.panel import PanelParts
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 Resume = Callable[[PastVisitor], Awaitable[Change]]  # the change of a transfer as its person reaches it
+_EVENTS = {RowResult.CREATED: "create", RowResult.UPDATED: "update"}
 _PIECES_BETWEEN = 16  # of an export: after so many the person is asked for again
 
 
@@ -121,77 +122,24 @@ class TransferRunner:
     # -- import
 
     async def _import(self, transfer: AdminTransfer, site: ModelSite, pulse: Pulse) -> None:
-        importer: Importer | None = None
         if transfer.phase == "check" and transfer.position:
             await self._restart_check(transfer)
-        read_count = 0
-        async for batch in self.rows(transfer):
-            rows = batch[max(transfer.position - read_count, 0) :]
-            read_count += len(batch)
-            while rows:
-                await pulse.heartbeat()
-                visitor = await ask_again(self._panel, transfer)
-                api = api_of(self._panel, visitor)
-                await require_permission(api, site, Operation.CREATE, Operation.UPDATE)
-                target = ApiTarget(api, site)
-                if importer is None:
-                    is_check = transfer.phase == "check"
-                    importer = make_importer(transfer.settings, site, target, is_check=is_check)
-                importer.target = target
-                count = await self._import_batch(transfer, site, importer, visitor, rows)
-                rows = rows[count:]
+        importer = make_importer(transfer.settings, site, is_check=transfer.phase == "check")
+        batches = import_rows(
+            self.rows(transfer),
+            importer,
+            TransferLedger(self._panel, transfer, site, pulse),
+            done=transfer.position,
+            is_rolled_back=site.meta.options.backend is None,
+        )
+        async for _ in batches:
+            pass
 
     async def _restart_check(self, transfer: AdminTransfer) -> None:
         """A dry run knows which values came before, so it begins again when it was interrupted."""
         fresh = await self._transfers.begin(transfer, "check")
         for name in ("position", *RowResult):
             setattr(transfer, name, getattr(fresh, name))
-
-    async def _import_batch(
-        self,
-        transfer: AdminTransfer,
-        site: ModelSite,
-        importer: Importer,
-        visitor: PastVisitor,
-        rows: Sequence[SourceRow],
-    ) -> int:
-        adapter = self._panel.adapter_of(site.meta)
-        block = partial(self._transfers.block, transfer, adapter)
-        if transfer.phase == "check":
-            outcomes = await try_batch(rows, block=block, prepare=importer.prepare, act=importer.act)
-            async with self._transfers.block(transfer, self._transfers.adapter):
-                await self._transfers.settle(transfer, outcomes)
-            return len(outcomes)
-
-        async def settle(outcomes: Sequence[RowOutcome]) -> None:
-            await self.note_events(transfer, visitor, outcomes, "import")
-            await self._transfers.settle(transfer, outcomes)
-
-        outcomes = await store_batch(
-            rows,
-            block=block,
-            prepare=importer.prepare,
-            act=importer.act,
-            settle=settle,
-            is_rolled_back=site.meta.options.backend is None,
-        )
-        return len(outcomes)
-
-    async def note_events(
-        self, transfer: AdminTransfer, visitor: PastVisitor, outcomes: Sequence[RowOutcome], reason: str
-    ) -> None:
-        """One event for each record that was changed."""
-        names = {RowResult.CREATED: "create", RowResult.UPDATED: "update"}
-        for outcome in outcomes:
-            if outcome.result in names:
-                await self._panel.trail.note(
-                    visitor,
-                    names[outcome.result],
-                    model=transfer.model,
-                    record_id=outcome.record_id,
-                    fields=list(outcome.fields),
-                    reason=f"{reason} {transfer.id}",
-                )
 
     def rows(self, transfer: AdminTransfer) -> AsyncIterator[list[SourceRow]]:
         """The rows of the file that was sent."""
@@ -229,6 +177,48 @@ class TransferRunner:
         await self._transfers.update(transfer.id, size=size, digest=digest)
 
 
+class TransferLedger:
+    """Notes how far an import is in its transfer; the person is asked for again before every batch."""
+
+    def __init__(self, panel: PanelParts, transfer: AdminTransfer, site: ModelSite, pulse: Pulse) -> None:
+        self._panel = panel
+        self._transfer = transfer
+        self._site = site
+        self._pulse = pulse
+        self._visitor: PastVisitor
+
+    async def target(self) -> ApiTarget:
+        """The API as the person sees it now; `Stopped` when it may not import any more."""
+        await self._pulse.heartbeat()
+        self._visitor = await ask_again(self._panel, self._transfer)
+        api = api_of(self._panel, self._visitor)
+        await require_permission(api, self._site, Operation.CREATE, Operation.UPDATE)
+        return ApiTarget(api, self._site)
+
+    def block(self) -> AbstractAsyncContextManager[None]:
+        """A transaction on the records and on the transfer."""
+        return self._panel.transfers.block(self._transfer, self._panel.adapter_of(self._site.meta))
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> None:
+        """Note what came of some rows, with an event for each record that was changed."""
+        transfers, transfer = self._panel.transfers, self._transfer
+        if transfer.phase == "check":
+            async with transfers.block(transfer, transfers.adapter):
+                await transfers.settle(transfer, outcomes)
+            return
+        for outcome in outcomes:
+            if event := _EVENTS.get(outcome.result):
+                await self._panel.trail.note(
+                    self._visitor,
+                    event,
+                    model=transfer.model,
+                    record_id=outcome.record_id,
+                    fields=list(outcome.fields),
+                    reason=f"import {transfer.id}",
+                )
+        await transfers.settle(transfer, outcomes)
+
+
 async def start_import(visit: Visit, transfer: AdminTransfer, phase: str) -> None:
     """Check or import a file: in this request when it has few lines."""
     if not await _is_small(visit, transfer):
@@ -253,13 +243,10 @@ async def _is_small(visit: Visit, transfer: AdminTransfer) -> bool:
     return True
 
 
-def make_importer(
-    settings: Mapping[str, Any], site: ModelSite, target: ApiTarget, *, is_check: bool
-) -> Importer:
+def make_importer(settings: Mapping[str, Any], site: ModelSite, *, is_check: bool) -> Importer:
     """What makes records of the rows of a file."""
     columns = make_map(settings["map"], panel_fields(site), panel_keys(site), settings["upsert"])
     return Importer(
-        target,
         columns,
         FileFormat(settings["format"]),
         zone=ZoneInfo(settings["zone"]),

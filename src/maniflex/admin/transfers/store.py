@@ -26,7 +26,8 @@ from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.browse import PageRequest
-from maniflex.transfer.importer import Reply, RowOutcome, RowResult
+from maniflex.transfer.batches import RowOutcome, RowResult
+from maniflex.transfer.importer import Reply
 
 if TYPE_CHECKING:
     from maniflex.admin.panel import PanelParts
