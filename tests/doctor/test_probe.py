@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Model, Operation, Server, field, has_many
-from maniflex.cli.measuring import measure_databases
+from maniflex.cli.doctor import measure_databases
 from maniflex.config import Config
 from maniflex.doctor.check import Severity
 from maniflex.middleware import auth, db

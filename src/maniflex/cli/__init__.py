@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import click
 
-from maniflex.cli.copy import copy
+from maniflex.cli.data import copy, export_, files, import_
 from maniflex.cli.doctor import doctor
-from maniflex.cli.files import files
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
-from maniflex.cli.partition import partition
 from maniflex.cli.routes import check, completion, config, openapi, routes, version
 from maniflex.cli.run import run
 from maniflex.cli.shell import backup, shell
 from maniflex.cli.superuser import createsuperuser, superuser
 from maniflex.cli.sweep import drain, sweep
-from maniflex.cli.transfer import export_, import_
-from maniflex.cli.work import outbox, processes, runs, schedules, top
-from maniflex.cli.worker import scheduler, worker
+from maniflex.cli.work import outbox, partition, processes, runs, scheduler, schedules, top, worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -22,9 +22,8 @@ from typing import Any
 import click
 
 from maniflex.app.server import Server
-from maniflex.cli.database import check_file, opened_adapters
 from maniflex.cli.output import Progress, address_for_programs, target_argument
-from maniflex.cli.process import load_sealed
+from maniflex.cli.process import check_file, load_sealed, opened_adapters
 from maniflex.db.port import ReadOnlyDatabase
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import compare_decimals

@@ -9,7 +9,7 @@ import click
 
 from maniflex.app.server import Server
 from maniflex.background.scheduled_fields.observers import Report
-from maniflex.cli.files import print_clean_report
+from maniflex.cli.data import print_clean_report
 from maniflex.cli.output import Progress
 from maniflex.cli.process import load_sealed, run_once, stop_early
 from maniflex.files.cleaner import CleanReport

@@ -1,7 +1,6 @@
-"""`maniflex runs`, `outbox`, `schedules`, `processes` and `top`: look after durable work from a terminal.
+"""`maniflex runs`, `outbox`, `schedules`, `processes`, `top`, `worker` and others: durable work.
 
-The subcommands that change records are rows of `background/commands.py`.
-"""
+The subcommands that change records are rows of `background/commands.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,16 +16,18 @@ from zoneinfo import ZoneInfo
 import click
 from pydantic_core import to_jsonable_python
 
+from maniflex._service import Service
 from maniflex.app.server import Server
 from maniflex.background.commands import FIRE, REDRIVE, RUN, SCHEDULE, Command, commands_of
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
+from maniflex.background.partitions.layout import PartitionedTable, Period
+from maniflex.background.partitions.mover import TABLES, partition_tables
 from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import Overview, count_text
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun
 from maniflex.background.schedules.cron import Cron, describe
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.cli.database import on_database
 from maniflex.cli.output import (
     Progress,
     json_option,
@@ -39,7 +40,8 @@ from maniflex.cli.output import (
     shorten,
     target_argument,
 )
-from maniflex.cli.process import load_sealed
+from maniflex.cli.process import load_sealed, on_database, run_once, run_services
+from maniflex.db.short_locks import LockLimits
 from maniflex.errors import InvalidSchedule, RequestError
 
 RUN_TABLE = "workflow_run"
@@ -569,3 +571,102 @@ def _plain_overview(overview: Overview) -> dict[str, Any]:
     ]
     plain: dict[str, Any] = to_jsonable_python(values)
     return plain
+
+
+# `maniflex worker module:server`: work on runs and deliver outbox messages, without serving.
+
+
+def prefixes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """`a.,b.` → its parts."""
+    parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if text is not None and not parts:
+        raise click.BadParameter("it names no prefix; write billing.,email.")
+    return parts
+
+
+@click.command(epilog="Example: maniflex worker app:server --types billing.,email. --concurrency 4")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.option("--types", callback=prefixes, help="Prefixes of the types to work on, such as billing.,email.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many runs at once.")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
+def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_port: int | None) -> None:
+    """Work on runs and deliver messages until it is interrupted."""
+    server = load_sealed(target)
+
+    def services() -> Sequence[Service]:
+        runs = server.work.services(types, concurrency)
+        parts = [*runs, *server.outbox.services(), *server.jobs.services()]
+        if not parts:
+            raise click.ClickException("there is nothing to work on: no handler of runs, none of messages")
+        return parts
+
+    run_services(server, services, "worker", probe_port)
+
+
+# `maniflex scheduler module:server`: fire schedules and sweep scheduled fields, without serving.
+
+
+@click.command(epilog="Example: maniflex scheduler app:server --probe-port 9001")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
+def scheduler(target: str, probe_port: int | None) -> None:
+    """Fire schedules and sweep scheduled fields until it is interrupted."""
+    server = load_sealed(target)
+
+    def services() -> Sequence[Service]:
+        parts = [*server.schedules.services(), *server.scheduled.services()]
+        if not parts:
+            raise click.ClickException("there is nothing to wait for: no schedule, no scheduled field")
+        return parts
+
+    run_services(server, services, "scheduler", probe_port)
+
+
+# `maniflex partition module:server runs|messages|all`: cut the tables of durable work into
+# partitions.
+
+
+_ALL = "all"
+
+
+@click.command(epilog="Example: maniflex partition app:server all --by day")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.argument("what", type=click.Choice([*TABLES, _ALL]))
+@click.option(
+    "--by",
+    "period",
+    type=click.Choice([period.name.lower() for period in Period]),
+    default="day",
+    show_default=True,
+    help="How much time one partition holds.",
+)
+@click.option("--tries", type=click.IntRange(1), default=100, show_default=True, help="Waits for a lock.")
+def partition(target: str, what: str, period: str, tries: int) -> None:
+    """Partition the tables of runs (with events and steps) or messages, on PostgreSQL, while others work.
+
+    Retention then drops whole partitions. Run again, it finishes what was interrupted. It ends with 1 when a
+    partition could not be made.
+    """
+    server = load_sealed(target)
+    tables = _partitioned_tables(server, what)
+    patience = LockLimits(timedelta(milliseconds=200), tries)
+
+    async def work() -> list[str]:
+        adapter = server.work.environment.adapter
+        return await partition_tables(
+            adapter, tables, Period.of_name(period), patience=patience, tell=click.echo
+        )
+
+    if run_once(server, work):
+        raise click.exceptions.Exit(1)
+
+
+def _partitioned_tables(server: Server, what: str) -> list[PartitionedTable]:
+    """The tables that the application has."""
+    parts = {"runs": server.work.is_used, "messages": server.outbox.is_used}
+    names = [name for name in TABLES if what in (name, _ALL) and parts[name]]
+    if not names:
+        raise click.ClickException(
+            f"the application has no {what if what != _ALL else 'runs and no messages'}"
+        )
+    return [table for name in names for table in TABLES[name]]

@@ -1,11 +1,12 @@
-"""`maniflex export | import module:server Model`: records to and from files, as an identity or unscoped."""
+"""`maniflex export`, `import`, `copy` and `files`: records and files, in and out and from place to place."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import click
 
 from maniflex.app.server import Server
 from maniflex.app.transfer import (
+    DataCopy,
     FileImport,
     PipelineTarget,
     UnscopedTarget,
@@ -20,11 +22,14 @@ from maniflex.app.transfer import (
     export_unscoped,
     model_of,
 )
-from maniflex.cli.output import Progress, print_json, target_argument
-from maniflex.cli.process import load_sealed, run_once
+from maniflex.cli.output import Progress, json_option, print_json, print_table, target_argument
+from maniflex.cli.process import check_file, load, load_sealed, run_once
+from maniflex.db.transfer.copier import BATCH, TableReport
 from maniflex.errors import ManiflexError
 from maniflex.features.export import Format, available_formats
 from maniflex.features.tabular import harmless
+from maniflex.files.cleaner import CleanReport
+from maniflex.files.inventory import FileCheck
 from maniflex.pipeline.context import AuthInfo
 from maniflex.transfer.batches import RowOutcome, RowResult
 from maniflex.transfer.importer import TryLater
@@ -257,3 +262,193 @@ class ImportReport:
             writer.writerow(["line", "field", "message"])
             writer.writerows((line, name, harmless(text)) for line, name, text in self.problems)
         click.echo(f"refused lines and reasons: {path}", err=True)
+
+
+# `maniflex copy module:server --from URL --to URL`: move the data of an application to another
+# database.
+
+
+COLUMNS = ("table", "rows", "copied", "same")
+
+
+@click.command(
+    epilog="Example: maniflex copy app:server --from sqlite:///shop.db --to postgresql://localhost/shop"
+)
+@target_argument
+@click.option("--from", "source", help="Address of the database to read; the application's own unless told.")
+@click.option("--to", "destination", required=True, help="Address of the database to fill.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 100_000),
+    default=BATCH,
+    show_default=True,
+    help="Rows in a transaction, if they are small.",
+)
+@click.option("--check", is_flag=True, help="Copy nothing; only compare the two.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def copy(target: str, source: str | None, destination: str, batch: int, check: bool, as_json: bool) -> None:
+    """Copy all data of the application to another database, then compare the two.
+
+    Stop the application first. A copy that was interrupted goes on where it was when it is started again.
+    It ends with 1 when the two databases differ.
+    """
+    server = load(target)
+    origin = source or server.config.database
+    if not isinstance(origin, str):
+        raise click.UsageError("the application has no address of a database; say --from")
+    if origin == destination:
+        raise click.UsageError("--from and --to are the same database")
+    for option, address in (("--from", origin), ("--to", destination)):
+        try:
+            server.config.with_(database=address, read_database=None)
+        except ManiflexError as error:
+            raise click.UsageError(f"{option}: {error}") from None
+    try:
+        data = DataCopy(server, origin, destination)
+        check_file(data.copier.source)
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+    for name in data.left_out:
+        click.echo(f"{name} is kept outside this database and stays where it is", err=True)
+
+    async def work() -> tuple[int, list[TableReport]]:
+        async with data.open(makes_tables=not check) as copier:
+            total, count = await copier.count_rows(), 0
+            if not check:
+                positions = await copier.begin()
+                before = sum(position.copied for position in positions.values())
+                with Progress("copied", total) as progress:
+                    progress.to(before)
+                    count = await copier.copy(positions, progress.after(before), batch)
+            with Progress("compared", 2 * total) as progress:
+                reports = await copier.compare(progress.to)
+            if not check and all(report.is_same for report in reports):
+                await data.finish()
+            return count, reports
+
+    count, reports = run_once(server, work, within=nullcontext)
+    _print_reports(reports, as_json)
+    differing = [report for report in reports if not report.is_same]
+    if not as_json:
+        rows = sum(report.target_rows for report in reports)
+        if not differing:
+            did = "compared" if check else f"{count:,} rows copied"
+            click.echo(f"{did}: {rows:,} rows in {len(reports)} tables, counts and checksums are equal")
+    for report in differing:
+        ids = ", ".join(report.differing_ids)
+        click.echo(f"{report.name}: the two differ, first in {ids}", err=True)
+    if differing and not check:
+        click.echo("was the source written to? stop the application, empty the target, copy again", err=True)
+    if differing:
+        sys.exit(1)
+
+
+def _print_reports(reports: Sequence[TableReport], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "table": report.name,
+                    "source_rows": report.source_rows,
+                    "target_rows": report.target_rows,
+                    "is_same": report.is_same,
+                    "differing_ids": list(report.differing_ids),
+                }
+                for report in reports
+            ]
+        )
+        return
+    rows = [
+        (report.name, report.source_rows, report.target_rows, "yes" if report.is_same else "NO")
+        for report in reports
+        if report.source_rows or report.target_rows or not report.is_same
+    ]
+    print_table(COLUMNS, rows)
+
+
+# `maniflex files check | sweep | adopt module:server`: look after stored files from a terminal.
+
+
+T = TypeVar("T")
+_target = click.argument("target", metavar="MODULE:SERVER")
+
+
+@click.group()
+def files() -> None:
+    """Compare stored files with records, remove those nobody needs, take in others."""
+
+
+@files.command(epilog="Example: maniflex files check app:server")
+@_target
+@json_option
+def check(target: str, as_json: bool) -> None:
+    """Compare storage, tables and records both ways; ends with 1 if they differ."""
+    server = _load(target)
+    report = _with_progress(server, server.files.check)
+    if as_json:
+        print_json(
+            {name: list(getattr(report, name)) for name in ("orphans", "missing", "dangling", "unlinked")}
+        )
+    else:
+        _print_check(report)
+    sys.exit(0 if report.is_clean else 1)
+
+
+@files.command(epilog="Example: maniflex files sweep app:server")
+@_target
+def sweep(target: str) -> None:
+    """Remove files that were given up, or that no record named in time; ends with 1 if one could not be."""
+    server = _load(target)
+    report = run_once(server, server.files.sweep)
+    print_clean_report(report)
+    sys.exit(1 if report.failed else 0)
+
+
+def print_clean_report(report: CleanReport) -> None:
+    """Say what one sweep of files removed."""
+    click.echo(
+        f"{report.removed} files removed, {report.failed} failed,"
+        f" {report.temporaries} remains of killed uploads removed"
+    )
+
+
+@files.command(epilog="Example: maniflex files adopt app:server --prefix uploads/")
+@_target
+@click.option("--prefix", default="", help="Only objects whose key begins like this.")
+def adopt(target: str, prefix: str) -> None:
+    """Take in objects that were stored before, and link the records that name them."""
+    server = _load(target)
+    adoption = _with_progress(server, lambda on_each: server.files.adopt(prefix, on_each))
+    click.echo(f"{adoption.files} files taken in, {adoption.links} links made")
+
+
+def _load(target: str) -> Server:
+    server = load_sealed(target)
+    if not server.files.has_storage:
+        raise click.ClickException("the server has no storage of files")
+    return server
+
+
+def _with_progress(server: Server, work: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
+    async def run() -> T:
+        with Progress("files") as progress:
+            return await work(progress.one_more)
+
+    return run_once(server, run)
+
+
+def _print_check(report: FileCheck) -> None:
+    for title, lines in (
+        ("object without a row", report.orphans),
+        ("file without an object", report.missing),
+        ("dangling link", report.dangling),
+        ("record without a link", report.unlinked),
+    ):
+        for line in lines:
+            click.echo(f"{title}: {line}")
+    if not report.lists_objects:
+        click.echo("the storage cannot tell which objects it has; orphans were not looked for", err=True)
+    click.echo(
+        f"{len(report.orphans)} orphans, {len(report.missing)} missing, {len(report.dangling)} dangling,"
+        f" {len(report.unlinked)} unlinked"
+    )
