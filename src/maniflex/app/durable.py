@@ -21,13 +21,18 @@ from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import ScopeNeeds
-from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
 from maniflex.background_api.audit import AuditRoutes
 from maniflex.background_api.jobs import JobRoutes
 from maniflex.background_api.outbox import OutboxRoutes
 from maniflex.background_api.part_routes import PartRoutes
 from maniflex.background_api.runs import RunRoutes
-from maniflex.background_api.schedules import ScheduleRoutes
+from maniflex.background_api.schedules import (
+    ActionCaller,
+    ScheduleRoutes,
+    open_to_clients,
+    schedulable,
+    schedulable_problems,
+)
 from maniflex.config import Config
 from maniflex.features.actions import Action
 from maniflex.files.api import Files

@@ -5,21 +5,22 @@ operator, who has none, manages all.
 
 A server mounts `ScheduleRoutes`. Beside the usual routes at `/schedules` there are `activate`,
 `deactivate`, `status` and `run` below a schedule, the list of due schedules, and deleting many at once; PUT
-changes a schedule as PATCH does. Their firings are read at `/schedule_firing`.
-"""
+changes a schedule as PATCH does. Their firings are read at `/schedule_firing`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from maniflex._json import encode
 from maniflex.background.commands import SCHEDULE, CallerReach, commands_of
+from maniflex.background.declaring import switch_problems
 from maniflex.background.runs.handlers import excesses
 from maniflex.background.schedules.api import Schedules
-from maniflex.background.schedules.definition import CHANGEABLE
+from maniflex.background.schedules.definition import CHANGEABLE, Fits, Models
 from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
 from maniflex.background_api.own_rows import (
     actor_of,
@@ -29,17 +30,22 @@ from maniflex.background_api.own_rows import (
     schedule_payload,
 )
 from maniflex.background_api.part_routes import add_options, command_endpoint
-from maniflex.errors import Forbidden, InvalidQuery, InvalidSchedule, ValidationFailed
+from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule, RequestError, ValidationFailed
+from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.answer import answer
+from maniflex.pipeline.binding import bind
 from maniflex.pipeline.chain import Default
-from maniflex.pipeline.context import Context
+from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.exchange import OPERATES
+from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.model_routes import private_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
@@ -474,3 +480,113 @@ DELETE_MANY = RouteDocs(
     response=Deleted,
     answer_texts={200: "How many were deleted."},
 )
+
+
+# Actions as targets of schedules: which there are, what they take, and calling them in this
+# process.
+
+
+def schedulable(actions: Sequence[Action]) -> dict[str, Fits]:
+    """The actions a schedule may call, by name: no parameter in the path, and no other of the name."""
+    names = [action.name for action in actions]
+    callable = (a for a in actions if "{" not in a.path and names.count(a.name) == 1)
+    return {action.name: _PayloadCheck(action) for action in callable}
+
+
+def open_to_clients(actions: Sequence[Action]) -> frozenset[str]:
+    """The names of the actions that a schedule made over REST may call, past their auth step."""
+    return frozenset(action.name for action in actions if action.schedulable)
+
+
+def schedulable_problems(actions: Sequence[Action]) -> list[str]:
+    """Actions that are declared schedulable in a way that makes no sense, or that no schedule can call."""
+    callable_names = schedulable(actions)
+    problem = "a schedule calls an action by its name, which no other has, and without parameters in its path"
+    unclear = [
+        f"action {a.method} {a.path}: {flaw}"
+        for a in actions
+        for flaw in switch_problems(schedulable=a.schedulable)
+    ]
+    return unclear + [
+        f"action {a.method} {a.path}: it is schedulable, but {problem}"
+        for a in actions
+        if a.schedulable is True and a.name not in callable_names
+    ]
+
+
+class _PayloadCheck:
+    """Refuses a payload that an action would refuse at every call."""
+
+    def __init__(self, action: Action) -> None:
+        self._name = action.name
+        self._request = action.request
+
+    def __call__(self, payload: Any, models: Models | None) -> None:
+        is_model = isinstance(self._request, type) and issubclass(self._request, Model)
+        if self._request is None or (is_model and models is None):
+            return
+        if payload is None:
+            raise InvalidSchedule("payload", f"the action {self._name!r} needs one")
+        try:
+            bind(encode(payload, "payload").encode(), self._request)
+        except RequestError as error:
+            field, message = _first(error)
+            raise InvalidSchedule(".".join(filter(None, ("payload", field))), message) from None
+
+
+def _first(error: RequestError) -> tuple[str, str]:
+    details: Any = error.details or [{}]
+    return details[0].get("field", ""), details[0].get("message", error.message)
+
+
+class ActionCaller:
+    """Calls actions in this process, in the name of a schedule's actor or, where it has none, of `schedule`.
+
+    That identity needs no auth step to be believed. It has no roles.
+    """
+
+    def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
+        self._runtime = runtime
+        self._endpoints = {
+            e.about.name: replace(e, main=e.behind_auth)
+            for e in endpoints
+            if e.behind_auth is not None and e.about is not None
+        }
+
+    async def __call__(self, name: str, payload: Any, *, actor_id: str | None, tenant_id: str | None) -> Any:
+        endpoint = self._endpoints.get(name)
+        if endpoint is None or "{" in endpoint.path:
+            raise Fatal(f"there is no action {name!r} to call")
+        ctx = self._context(endpoint, payload)
+        ctx.auth = AuthInfo(
+            user_id=actor_id or "schedule",
+            tenant_id=tenant_id or "",
+            identity_type="service_account",
+            auth_method="in-process",
+        )
+        response = await answer(endpoint, ctx)
+        status = status_of(response)
+        if status >= 500:
+            raise RuntimeError(f"the action {name!r} answered {status}")
+        if status >= 400:
+            raise Fatal(f"the action {name!r} answered {status}: {_error_text(response)}")
+        return response.data if isinstance(response, Response) else None
+
+    def _context(self, endpoint: Endpoint, payload: Any) -> Context:
+        ctx = in_process_context(
+            Context,
+            self._runtime,
+            Operation.ACTION,
+            method=endpoint.method,
+            path=endpoint.path,
+            headers=[(b"content-type", b"application/json")],
+            body=b"" if payload is None else encode(payload, "payload").encode(),
+            request_id="schedule",
+        )
+        ctx.authenticated = ctx.csrf_exempt = True
+        return ctx
+
+
+def _error_text(response: Any) -> str:
+    error = getattr(response, "error", None) or {}
+    return f"{error.get('code', '')} {error.get('message', '')}".strip()
