@@ -122,8 +122,9 @@ async def test_a_missing_table_stops_a_start_that_does_not_migrate(database_url:
     thing = model("Thing", "things", {"name": str})
 
     assert await refused(database_url, thing, auto_migrate=False) == (
-        "Thing: there is no table 'things', so every request for it would fail; run `maniflex migrate up"
-        " tests.kit.servers:server`, or start once with auto_migrate=True"
+        "Thing: there is no table 'things', so every request for it would fail; start once with"
+        " auto_migrate=True, or write migration files with `maniflex migrate make tests.kit.servers:server`"
+        " and apply them with `maniflex migrate up tests.kit.servers:server`"
     )
 
 

@@ -13,7 +13,7 @@ from maniflex.db.port import Adapter
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError
-from maniflex.schema.migrate import migrate
+from maniflex.schema.start import make_tables
 from maniflex.sql.statement import Sql
 from tests.kit.schema import indexes
 from tests.kit.waiting import PATIENCE
@@ -33,28 +33,28 @@ async def adapter(database_url: str) -> AsyncIterator[Adapter]:
 
 async def test_they_run_in_order_and_may_be_repeated(adapter: Adapter, database_url: str) -> None:
     for _ in range(2):
-        await migrate(adapter, [], [TABLE, INDEX])
+        await make_tables(adapter, [], [TABLE, INDEX])
     assert set(await indexes(database_url, "things")) == {"things_due"}
 
 
 async def test_one_that_fails_takes_all_of_the_migration_back(adapter: Adapter) -> None:
     with pytest.raises(RequestError):
-        await migrate(adapter, [], [TABLE, Sql("CREATE INDEX broken ON nowhere (id)")])
+        await make_tables(adapter, [], [TABLE, Sql("CREATE INDEX IF NOT EXISTS broken ON nowhere (id)")])
     with pytest.raises(RequestError):
         await adapter.fetch(Sql("SELECT id FROM things"))
 
 
 async def test_processes_that_start_together_take_turns(adapter: Adapter, database_url: str) -> None:
     async with asyncio.timeout(30):
-        await asyncio.gather(*(migrate(adapter, [], [TABLE, INDEX]) for _ in range(5)))
+        await asyncio.gather(*(make_tables(adapter, [], [TABLE, INDEX]) for _ in range(5)))
     assert set(await indexes(database_url, "things")) == {"things_due"}
 
 
 async def test_an_index_that_is_there_does_not_wait_for_writers(postgres_url: str) -> None:
     adapter = PostgresAdapter(postgres_url, lock_timeout=timedelta(seconds=2 * PATIENCE))
     await adapter.open()
-    await migrate(adapter, [], [TABLE, INDEX])
+    await make_tables(adapter, [], [TABLE, INDEX])
     async with adapter.transaction() as tx, asyncio.timeout(PATIENCE):  # a lock is waited for longer
         await tx.execute(Sql("INSERT INTO things VALUES (1, 1)"))
-        await migrate(adapter, [], [INDEX])
+        await make_tables(adapter, [], [INDEX])
     await adapter.close()

@@ -20,10 +20,9 @@ from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.schema.derived import use_order_keys_if_there
 from maniflex.schema.differences import check_queries
-from maniflex.schema.drift import check_drift, refuse_drift
 from maniflex.schema.history import note_layouts
-from maniflex.schema.migrate import migrate
-from maniflex.schema.read import read_columns, read_heads
+from maniflex.schema.read import read_heads
+from maniflex.schema.start import check_tables, make_tables, start_on_migrated
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
@@ -70,12 +69,14 @@ class SchemaTables:
             if is_migrated or (self._config.migrate_on_start and has_files):
                 await self._start_on_migrated(name, adapter, models)
             elif self._makes_tables:
-                own_models = [model for model in models if not model.readonly]
-                await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
+                await make_tables(
+                    *(adapter, models, self._statements(adapter, adapter.dialect)),
+                    application=self._application,
+                    has_files=has_files,
+                )
             else:
                 await use_order_keys_if_there(adapter, models)
-                own_models = [model for model in models if not model.readonly]
-                await check_drift(adapter, own_models, self._application)
+                await check_tables(adapter, models, application=self._application, has_files=has_files)
             await check_queries(adapter, models)
             makes_table = self._makes_tables or self._config.migrate_on_start
             now = self._assembly.runtime.clock.now()
@@ -94,12 +95,9 @@ class SchemaTables:
         """Make the tables of the default database, unless migrations keep it."""
         [(adapter, models)] = [(a, m) for name, a, m in self._databases() if name == DEFAULT]
         if await read_heads(reading(adapter)) is None:
-            own_models = [model for model in models if not model.readonly]
-            await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
+            await make_tables(adapter, models, self._statements(adapter, adapter.dialect))
 
     async def _start_on_migrated(self, name: str, adapter: Adapter, models: Sequence[ModelSql]) -> None:
-        from maniflex.schema.start import start_on_migrated
-
         config = self._config
         if not config.auto_migrate:
             await use_order_keys_if_there(adapter, models)
@@ -226,14 +224,10 @@ async def refuse_table_warnings(
     """
     problems: list[str] = []
     for adapter, models in schemas:
-        stored = [model for model in models if not model.readonly]
         if config.migrate_on_start or await read_heads(reading(adapter)) is not None:
             continue
         try:
-            if makes_tables:
-                await refuse_drift(adapter, [(model, await read_columns(adapter, model)) for model in stored])
-            else:
-                await check_drift(adapter, stored, application)
+            await check_tables(adapter, models, application=application, adds=makes_tables)
         except DeclarationError as error:
             problems += error.problems
     if problems or warnings:

@@ -47,7 +47,7 @@ async def drift(database: OpenDatabase) -> AsyncIterator[Problem]:
         return
     large = {model.meta.name for model in await tables_over(database.run, models)}
     for one in differences:
-        if one.what is not What.EXTRA_INDEX and not _is_told_elsewhere(one, large):
+        if one.what not in (What.EXTRA_INDEX, What.NO_DEFAULT) and not _is_told_elsewhere(one, large):
             yield _problem(database, target, one)
 
 

@@ -27,16 +27,11 @@ from maniflex.schema.derived import LARGE, large_rewrites, ready_models, refresh
 from maniflex.schema.files import MigrationFile
 from maniflex.schema.history import make_layout_table
 from maniflex.schema.operations import (
+    Action,
     Backfill,
-    BackfillAction,
-    CodeAction,
-    Commit,
-    IndexBuild,
     RequireValues,
     RunCode,
-    StatementAction,
     StatementByDatabase,
-    StoredRowsCheck,
 )
 from maniflex.schema.plan import describe_operation, version_statements
 from maniflex.schema.plan_sqlite import foreign_key_check, plan_on_sqlite, without_foreign_keys
@@ -51,18 +46,16 @@ from maniflex.schema.read import (
     write_entry,
 )
 from maniflex.schema.steps import (
-    Backfiller,
     FileJob,
     MigrationListener,
     PostgresSteps,
+    act,
     migration_lock,
     note_columns,
     note_version,
-    run_check,
-    run_code,
     step_errors,
 )
-from maniflex.schema.target import MigrationError, MigrationTarget, scratch_database
+from maniflex.schema.target import MigrationError, MigrationTarget
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
 
@@ -191,7 +184,7 @@ class Migrator:
                     self.listener.on_step(describe_operation(operation))
                     for action in await plan_on_sqlite(operation, tx):
                         await self._act(tx, action)
-                    await note_columns(tx, job, operation)
+                    await note_columns(tx, job.operations, operation, self.target.models)
             await refresh_derived(tx, self.target.models)
             async with step_errors(job, len(job.operations)):
                 await self._act(tx, foreign_key_check())
@@ -208,27 +201,9 @@ class Migrator:
         if any(is_history(model.meta) for model in self.target.models):
             await make_layout_table(tx)
 
-    async def _act(self, tx: Tx, action: Any) -> None:
-        match action:
-            case StatementAction(text):
-                await tx.execute(Sql(text))
-            case StoredRowsCheck():
-                await run_check(tx, action)
-            case BackfillAction(backfill):
-                await self._fill(tx, Backfiller(backfill, self.target.models), backfill.table)
-            case CodeAction(run):
-                await run_code(self.target, run.model, run.fn)
-            case Commit() | IndexBuild():
-                raise AssertionError("SQLite applies a file in one transaction")
-
-    async def _fill(self, tx: Tx, backfiller: Backfiller, table: str) -> None:
-        last, rows = None, 0
-        while True:
-            count, last = await backfiller.run_batch(tx, last)
-            if not count:
-                return
-            rows += count
-            self.listener.on_rows(table, rows)
+    async def _act(self, tx: Tx, action: Action) -> None:
+        target = self.target
+        await act(tx, action, target.models, records=target.records, on_rows=self.listener.on_rows)
 
     # -- PostgreSQL
 
@@ -362,15 +337,14 @@ async def find_file_of_tables(target: MigrationTarget, up: Up) -> MigrationFile 
     facts = await read_facts(target.adapter)
     differences: list[str] = []
     try:
-        async with scratch_database(target.adapter, "take_over") as scratch:
-            beside = replace(target, adapter=scratch, records=None)
+        async with target.beside("take_over") as beside:
             for file in target.files.all():
                 if _row_steps(file, target):
                     reason = f"{file.title} also changes rows, which the start has not done"
                     raise _refuse(target, tables, reason)
                 await up(beside, file.revision)
                 differences = await _differences(beside, facts)
-                if not differences and len(await read_heads(scratch) or ()) == 1:
+                if not differences and len(await read_heads(beside.adapter) or ()) == 1:
                     return file
     except MigrationError:
         raise

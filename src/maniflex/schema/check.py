@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from alembic.operations import ops
 
 from maniflex.db.current import reading
-from maniflex.errors import DeclarationError
 from maniflex.schema.apply import Migrator, applied_files, pending_steps
-from maniflex.schema.differences import Difference, What, count_outside_enum
-from maniflex.schema.drift import refuse_drift
+from maniflex.schema.differences import Difference, What, count_outside_enum, renamed_columns
 from maniflex.schema.files import MigrationFile, missing_file, several_ends
-from maniflex.schema.migrate import migrate
 from maniflex.schema.operations import StatementByDatabase
 from maniflex.schema.plan import rows_of, them
 from maniflex.schema.read import LogEntry, read_catalogue, read_columns, read_heads, read_log
-from maniflex.schema.renames import renamed_columns
-from maniflex.schema.target import MigrationError, MigrationTarget, scratch_database
+from maniflex.schema.start import make_tables
+from maniflex.schema.target import MigrationError, MigrationTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +137,6 @@ async def check_database(target: MigrationTarget) -> CheckReport:
     for difference in differences:
         (report.warnings if difference.harmless else report.problems).append(difference.text)
     report.problems.extend(await _outside_enums(target, differences))
-    for problem in await _contradictions(target):
-        if not any(_same_place(problem, difference) for difference in differences):
-            report.problems.append(problem)
     if report.problems and status.heads is None and not target.files.exist:
         report.problems.append(advise_first_file(target, differences))
     elif not status.missing and len(status.ends) < 2:
@@ -181,32 +175,6 @@ async def _outside_enums(target: MigrationTarget, differences: list[Difference])
                     " declare the value again"
                 )
     return problems
-
-
-async def _contradictions(target: MigrationTarget) -> tuple[str, ...]:
-    """What would stop a start that migrates nothing: the second comparison, which has to agree."""
-    run = reading(target.adapter)
-    tables = [(model, await read_columns(run, model)) for model in target.models if not model.readonly]
-    try:
-        present = [(model, columns) for model, columns in tables if columns]
-        await refuse_drift(run, present, migrates=False, warn=_say_nothing)
-    except DeclarationError as error:
-        return error.problems
-    return ()
-
-
-def _say_nothing(*_: object) -> None:
-    """In the place of a warning of the start: the comparison has told it already."""
-
-
-def _same_place(problem: str, difference: Difference) -> bool:
-    """Whether a problem of the start is one that the comparison has found too."""
-    if difference.model is None:
-        return False
-    column = difference.field.column if difference.field else difference.name
-    return difference.model.meta.name in problem and (
-        column in problem or difference.model.table.name in problem
-    )
 
 
 def applied_titles(status: MigrationStatus) -> list[str]:
@@ -281,16 +249,15 @@ async def replay_problems(target: MigrationTarget, report: CheckReport) -> list[
     What the report tells already is not told again. A column that no model has any more becomes one of its
     warnings: it stays until a file drops it.
     """
-    own_models = [model for model in target.models if not model.readonly]
-    async with scratch_database(target.adapter, "replay") as scratch:
+    async with target.beside("replay") as replay:
         try:
-            await Migrator(replace(target, adapter=scratch, records=None)).up("heads")
+            await Migrator(replay).up("heads")
         except MigrationError as error:
             return [f"the files do not apply to an empty database: {problem}" for problem in error.problems]
-        replayed_facts = await read_catalogue(scratch)
-    async with scratch_database(target.adapter, "fresh") as scratch:
-        await migrate(scratch, own_models, target.statements(target.dialect))
-        fresh_facts = await read_catalogue(scratch)
+        replayed_facts = await read_catalogue(replay.adapter)
+    async with target.beside("fresh") as fresh:
+        await make_tables(fresh.adapter, target.models, target.statements(target.dialect))
+        fresh_facts = await read_catalogue(fresh.adapter)
     missing = {fact for fact in fresh_facts - replayed_facts if not _is_told(fact, report.differences)}
     extra = {fact for fact in replayed_facts - fresh_facts if not _is_told(fact, report.differences)}
     left_columns = {fact for fact in extra if fact.startswith("the column ")}

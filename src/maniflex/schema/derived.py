@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
+
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.errors import DeclarationError
-from maniflex.schema.read import read_columns
+from maniflex.schema.read import ddl, read_columns
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import (
@@ -57,33 +60,23 @@ async def ready_models(run: Executor, models: Sequence[ModelSql]) -> list[ModelS
 
 async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
     """Give every decimal column of the model's table its order keys; without such columns, no triggers."""
-    columns = _decimal_columns(model)
-    if not columns:
-        if by_dialect(model.dialect, sqlite=True, postgres=False):
-            await _drop_order_key_triggers(tx, model)
+    if await order_key_difference(tx, model) is None:
         return
-    table = quote(model.table.name, model.dialect)
+    log.info("making order keys for the decimals of %s", model.table.name)
+    table, columns = quote(model.table.name, model.dialect), _decimal_columns(model)
+    for name in _order_key_triggers(model):  # of a column that is no decimal now, they would fail every write
+        await tx.execute(Sql(f"DROP TRIGGER IF EXISTS {quote(name, model.dialect)}"))
     existing = await _table_columns(tx, model)
-    for column in columns:
-        if order_column(column) not in existing:
-            name = quote(order_column(column), model.dialect)
-            await tx.execute(Sql(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
-    triggers = _order_key_statements(model, columns)
-    marks = ", ".join("?" * len(triggers))
-    rows = await tx.fetch(
-        Sql(
-            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({marks})",
-            tuple(triggers),
-        )
-    )
-    if {row[0]: row[1] for row in rows} != triggers:
-        log.info("making order keys for the decimals of %s", model.table.name)
-        for name, _ in rows:
-            await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
+    for name in map(order_column, columns):
+        if name not in existing:
+            await tx.execute(Sql(f"ALTER TABLE {table} ADD COLUMN {quote(name, model.dialect)} TEXT"))
+    if columns:
         await tx.execute(Sql(f"UPDATE {table} SET {_keys(model, columns)}"))
-        for statement in triggers.values():
+        for statement in _order_key_statements(model, columns).values():
             await tx.execute(Sql(statement))
-    await _drop_indexes_on_texts(tx, model, columns)
+    for index in await _indexes_on_texts(tx, model, columns):
+        await tx.execute(Sql(f"DROP INDEX {quote(str(index.name), model.dialect)}"))
+        await tx.execute(Sql(ddl(CreateIndex(index), model)))
 
 
 async def order_key_difference(run: Executor, model: ModelSql) -> str | None:
@@ -99,28 +92,18 @@ async def order_key_difference(run: Executor, model: ModelSql) -> str | None:
     rows = await run.fetch(
         Sql(
             "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)",
-            order_key_triggers(model),
+            _order_key_triggers(model),
         )
     )
     made_triggers = {row[0]: row[1] for row in rows}
-    for name in order_key_triggers(model):
+    for name in _order_key_triggers(model):
         if made_triggers.get(name) != triggers.get(name):
             return (
                 f"the trigger {name} is {'missing' if name not in made_triggers else 'not as it should be'}"
             )
+    for index in await _indexes_on_texts(run, model, columns):
+        return f"the index {index.name} compares the texts of decimals"
     return None
-
-
-async def _drop_order_key_triggers(tx: Tx, model: ModelSql) -> None:
-    """Drop the triggers of a table whose last decimal is of another type now: they would fail every write."""
-    rows = await tx.fetch(
-        Sql(
-            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)",
-            order_key_triggers(model),
-        )
-    )
-    for (name,) in rows:
-        await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
 
 
 async def use_order_keys_if_there(adapter: Adapter, models: Sequence[ModelSql]) -> None:
@@ -151,7 +134,7 @@ def _keys(model: ModelSql, columns: Sequence[str], row: str = "") -> str:
     )
 
 
-def order_key_triggers(model: ModelSql) -> tuple[str, str]:
+def _order_key_triggers(model: ModelSql) -> tuple[str, str]:
     """The triggers that keep the order keys of the model's table."""
     return f"{model.table.name}$order_insert", f"{model.table.name}$order_update"
 
@@ -163,7 +146,7 @@ def _order_key_statements(model: ModelSql, columns: Sequence[str]) -> dict[str, 
     # By bytes: the column's own collation is a Python function, and 1.5 → 1.50 has the same key anyway.
     has_changed = " OR ".join(f"old.{name} COLLATE BINARY IS NOT new.{name}" for name in names)
     update = f"UPDATE {table} SET {_keys(model, columns, 'new.')} WHERE {key} = new.{key};"
-    on_insert, on_update = order_key_triggers(model)
+    on_insert, on_update = _order_key_triggers(model)
     return {
         on_insert: f"CREATE TRIGGER {quote(on_insert, model.dialect)} AFTER INSERT ON {table}"
         f" BEGIN {update} END",
@@ -172,18 +155,16 @@ def _order_key_statements(model: ModelSql, columns: Sequence[str]) -> dict[str, 
     }
 
 
-async def _drop_indexes_on_texts(tx: Tx, model: ModelSql, columns: Sequence[str]) -> None:
-    """Drop indexes of ours that compare the stored texts; those on the order keys have their names."""
-    ours = {str(index.name) for index in model.table.indexes}
-    rows = await tx.fetch(
+async def _indexes_on_texts(run: Executor, model: ModelSql, columns: Sequence[str]) -> list[sa.Index]:
+    """Indexes of ours that compare the stored texts, as before there were order keys."""
+    rows = await run.fetch(
         Sql(
             "SELECT l.name, i.name FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i",
             (model.table.name,),
         )
     )
-    for name in {index for index, column in rows if index in ours and column in columns}:
-        log.info("building index %s of %s on order keys", name, model.table.name)
-        await tx.execute(Sql(f"DROP INDEX {quote(name, model.dialect)}"))
+    names = {name for name, column in rows if column in columns}
+    return [index for index in model.table.indexes if str(index.name) in names]
 
 
 # Search: on SQLite an FTS5 table, a table of numbers and three triggers stand beside the model's table.
@@ -226,27 +207,18 @@ async def _existing_pieces(run: Executor, model: ModelSql) -> dict[str, str]:
 
 
 async def _search_on_sqlite(tx: Tx, model: ModelSql) -> None:
-    pieces = _pieces(model) if searchable_fields(model.meta) else {}
-    existing = await _existing_pieces(tx, model)
-    index = _names(model)[0]
-    if index in existing and "USING fts5" not in existing[index]:
-        if not pieces:
-            return
-        raise DeclarationError(f"{model.meta.name}: searching needs the name {index!r}; another table has it")
-    if existing == pieces:
+    if await _difference_on_sqlite(tx, model) is None:
         return
+    existing, index = await _existing_pieces(tx, model), _names(model)[0]
+    if index in existing and "USING fts5" not in existing[index]:
+        raise DeclarationError(f"{model.meta.name}: searching needs the name {index!r}; another table has it")
     await _drop_pieces(tx, existing)
-    if pieces:
+    if searchable_fields(model.meta):
         await _check_fts5(tx, model)
         log.info("indexing %s for search", model.table.name)
-        for statement in pieces.values():
+        for statement in _pieces(model).values():
             await tx.execute(Sql(statement))
         await _fill_index(tx, model)
-
-
-def search_triggers(model: ModelSql) -> tuple[str, ...]:
-    """The triggers that keep the search index of the model's table on SQLite."""
-    return _names(model)[2:]
 
 
 def _names(model: ModelSql) -> tuple[str, ...]:

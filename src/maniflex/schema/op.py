@@ -66,7 +66,7 @@ def rename_index(old: str, new: str) -> None:
 
 def set_not_null(table: str, column: str) -> None:
     """Let no row be without a value in this column; refused while one is."""
-    invoke(SetNotNull(table, column))
+    invoke(SetNotNull(table, (column,)))
 
 
 def backfill(

@@ -27,10 +27,15 @@ class RebuildTable(MigrateOperation):
 
 @dataclass(frozen=True)
 class SetNotNull(MigrateOperation):
-    """Let no row be without a value in this column."""
+    """Let no row be without a value in these columns."""
 
     table: str
-    column: str
+    columns: tuple[str, ...]
+
+    @property
+    def column(self) -> str:
+        """The columns in words."""
+        return ", ".join(self.columns)
 
 
 @dataclass(frozen=True)

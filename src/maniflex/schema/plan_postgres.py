@@ -17,6 +17,7 @@ from sqlalchemy.schema import DefaultClause
 
 from maniflex.db.port import Executor
 from maniflex.model.meta import Kind
+from maniflex.schema.alterations import column_statements, drop_statements, index_statements, table_statements
 from maniflex.schema.operations import (
     Action,
     Commit,
@@ -35,12 +36,6 @@ from maniflex.schema.plan import (
     statement_actions,
     statements_of,
     using_text,
-)
-from maniflex.schema.renames import (
-    column_statements,
-    index_statements,
-    search_column_statements,
-    table_statements,
 )
 from maniflex.schema.target import MigrationError
 from maniflex.schema.types import ColumnType
@@ -89,8 +84,7 @@ async def plan_on_postgres(
         case ops.DropIndexOp():
             return [StatementAction(f"DROP INDEX IF EXISTS {_name(str(operation.index_name))}")]
         case ops.DropColumnOp():
-            search = await search_column_statements(run, operation.table_name, operation.column_name)
-            return [*statement_actions(search), *plan_alike(operation, POSTGRES)]
+            return statement_actions(await drop_statements(run, operation.table_name, operation.column_name))
         case RenameIndex():
             return statement_actions(await index_statements(run, operation.old, operation.new))
         case ops.RenameTableOp():
@@ -103,7 +97,11 @@ async def plan_on_postgres(
         case RebuildTable():
             return await _alter_columns(operation, run)
         case SetNotNull():
-            return await _set_not_null(operation.table, operation.column, run, is_preview=is_preview)
+            return [
+                action
+                for column in operation.columns
+                for action in await _set_not_null(operation.table, column, run, is_preview=is_preview)
+            ]
         case _:
             return plan_alike(operation, POSTGRES)
 

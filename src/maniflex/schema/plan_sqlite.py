@@ -17,6 +17,14 @@ from alembic.operations import ops
 from sqlalchemy.schema import CreateColumn
 
 from maniflex.db.port import Adapter, Executor
+from maniflex.schema.alterations import (
+    column_statements,
+    drop_statements,
+    index_statements,
+    read_triggers,
+    search_tables,
+    table_statements,
+)
 from maniflex.schema.operations import (
     Action,
     IndexByDatabase,
@@ -36,14 +44,7 @@ from maniflex.schema.plan import (
     statements_of,
     using_text,
 )
-from maniflex.schema.read import TableText, read_triggers
-from maniflex.schema.renames import (
-    column_statements,
-    derived_triggers,
-    index_statements,
-    search_tables,
-    table_statements,
-)
+from maniflex.schema.read import TableText
 from maniflex.schema.target import MigrationError
 from maniflex.schema.types import DECIMAL, FLOAT, INT
 from maniflex.sql.decimal_order import order_column
@@ -63,7 +64,7 @@ async def plan_on_sqlite(operation: ops.MigrateOperation, run: Executor) -> list
         case ops.AddColumnOp():
             return statement_actions(_add_column(operation))
         case ops.DropColumnOp():
-            return statement_actions(await _drop_column(operation, run))
+            return statement_actions(await drop_statements(run, operation.table_name, operation.column_name))
         case ops.AlterColumnOp():
             return statement_actions(await _alter_column(operation, run))
         case ops.CreateIndexOp():
@@ -84,9 +85,11 @@ async def plan_on_sqlite(operation: ops.MigrateOperation, run: Executor) -> list
             return await _rebuild(operation, run)
         case SetNotNull():
             table = await _read_table(run, operation.table)
-            _require_column(table, operation.table, operation.column)
-            anew = await _make_anew(run, operation.table, table.with_not_null(operation.column))
-            return [null_check(operation.table, operation.column, SQLITE), *statement_actions(anew)]
+            for column in operation.columns:
+                _require_column(table, operation.table, column)
+                table = table.with_not_null(column)
+            checks = [null_check(operation.table, column, SQLITE) for column in operation.columns]
+            return [*checks, *statement_actions(await _make_anew(run, operation.table, table))]
         case _:
             return plan_alike(operation, SQLITE)
 
@@ -114,16 +117,6 @@ def _add_column(operation: ops.AddColumnOp) -> list[str]:
         key = _name(order_column(operation.column.name))
         statements.append(f"ALTER TABLE {_name(operation.table_name)} ADD COLUMN {key} TEXT")
     return statements
-
-
-async def _drop_column(operation: ops.DropColumnOp, run: Executor) -> list[str]:
-    table = _name(operation.table_name)
-    key = order_column(operation.column_name)
-    columns = await _column_types(run, operation.table_name)
-    statements = await derived_triggers(run, operation.table_name, operation.column_name)
-    if key in columns:
-        statements.append(f"ALTER TABLE {table} DROP COLUMN {_name(key)}")
-    return [*statements, f"ALTER TABLE {table} DROP COLUMN {_name(operation.column_name)}"]
 
 
 async def _alter_column(operation: ops.AlterColumnOp, run: Executor) -> list[str]:

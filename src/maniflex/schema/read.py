@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
@@ -193,13 +193,6 @@ def _condition(text: str | None, dialect: Dialect) -> str:
 def _predicate(condition: str) -> str:
     """The condition of a partial index, bare of what each database puts around it."""
     return " ".join(re.sub(r'[()"`\[\]]', "", condition).lower().split())
-
-
-async def read_triggers(run: Executor, table: str) -> Sequence[Sequence[Any]]:
-    """The name and the statement of each trigger of a table of SQLite."""
-    return await run.fetch(
-        Sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (table,))
-    )
 
 
 _OBJECT_NAMES = {

@@ -12,12 +12,11 @@ from alembic.operations import ops
 
 from maniflex._tables import PartialTable
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.schema.differences import Difference, EngineObject, What, engine_objects
+from maniflex.schema.differences import Difference, EngineObject, What, engine_objects, index_renames
 from maniflex.schema.files import MigrationFile
 from maniflex.schema.operations import IndexByDatabase
 from maniflex.schema.plan import backfill_advice
 from maniflex.schema.read import Column, ExistingIndex
-from maniflex.schema.renames import index_renames
 from maniflex.schema.target import MigrationError, MigrationTarget
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.model import ModelSql

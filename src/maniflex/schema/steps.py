@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import sqlalchemy as sa
 from alembic.operations import ops
@@ -22,7 +22,7 @@ from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
 
 from maniflex.db.port import Executor, Tx
-from maniflex.errors import ManiflexError
+from maniflex.errors import ManiflexError, ValidationFailed
 from maniflex.schema.history import note_change, note_dropped_table, note_renamed_table
 from maniflex.schema.operations import (
     Action,
@@ -97,19 +97,46 @@ async def run_check(run: Executor, check: StoredRowsCheck) -> None:
         raise MigrationError(check.sentence(row))
 
 
-async def run_code(target: MigrationTarget, model: str, fn: Callable[[Any], Any]) -> None:
-    """Call a function of a file with the records of a model, inside the open transaction."""
-    if target.records is None:
-        return
-    outcome = fn(target.records(model))
-    if inspect.isawaitable(outcome):
-        await outcome
+async def act(
+    tx: Tx,
+    action: Action,
+    models: Sequence[ModelSql],
+    *,
+    records: Callable[[str], Any] | None = None,
+    on_rows: Callable[[str, int], object] = lambda table, count: None,
+) -> None:
+    """Carry out an action inside an open transaction; without `records`, no function of a file is called."""
+    match action:
+        case StatementAction(text):
+            await tx.execute(Sql(text))
+        case StoredRowsCheck():
+            await run_check(tx, action)
+        case BackfillAction(backfill):
+            backfiller, last, rows = Backfiller(backfill, models), None, 0
+            while count := (batch := await backfiller.run_batch(tx, last))[0]:
+                last, rows = batch[1], rows + count
+                on_rows(backfill.table, rows)
+        case CodeAction(run):
+            outcome = run.fn(records(run.model)) if records is not None else None
+            if inspect.isawaitable(outcome):
+                await outcome
+        case Commit():
+            pass  # everything stays in the one transaction
+        case IndexBuild():
+            raise AssertionError("an index that is built beside writers stands in no transaction")
+        case _:
+            assert_never(action)
 
 
 # What operations do to the columns of histories.
 
 
-async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> None:
+async def note_columns(
+    tx: Tx,
+    operations: Sequence[MigrateOperation],
+    operation: MigrateOperation,
+    models: Sequence[ModelSql],
+) -> None:
     """Tell histories what an operation did to the columns whose values their versions keep."""
     match operation:
         case ops.RenameTableOp():
@@ -119,7 +146,10 @@ async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> Non
         case ops.DropColumnOp():
             await note_change(tx, operation.table_name, "drop", {"column": operation.column_name})
         case ops.AddColumnOp():
-            await note_change(tx, operation.table_name, "add", await _first_values(tx, job, operation))
+            content: dict[str, Any] = {"column": operation.column.name}
+            if not _is_secret(operation, models):
+                content |= await _first_values(tx, operations, operation)
+            await note_change(tx, operation.table_name, "add", content)
         case ops.AlterColumnOp(modify_name=str(new)):
             rename = {"column": operation.column_name, "new": new}
             await note_change(tx, operation.table_name, "rename", rename)
@@ -136,25 +166,36 @@ async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> Non
                     await note_change(tx, operation.table, "retype", retype)
 
 
-async def _first_values(tx: Tx, job: FileJob, operation: ops.AddColumnOp) -> dict[str, Any]:
-    """The new column, and the one value that all rows have in it, as far as its file tells.
+def _is_secret(operation: ops.AddColumnOp, models: Sequence[ModelSql]) -> bool:
+    return any(
+        field.secret
+        for model in models
+        for field in model.meta.fields
+        if (model.table.name, field.column) == (operation.table_name, operation.column.name)
+    )
+
+
+async def _first_values(
+    tx: Tx, operations: Sequence[MigrateOperation], operation: ops.AddColumnOp
+) -> dict[str, Any]:
+    """The one value that all rows have in a new column, as far as the operations tell.
 
     A later file may change the default, so the value is taken from a row.
     """
-    column, content = operation.column, {"column": operation.column.name}
+    column = operation.column
     is_changed = any(
         isinstance(other, RunCode | ops.ExecuteSQLOp | ops.BulkInsertOp)
         or (isinstance(other, Backfill) and other.table == operation.table_name and column.name in other.set)
-        for other in job.operations
+        for other in operations
     )
     if is_changed or not _has_constant_default(column, tx.dialect):
-        return content
+        return {}
     place, name = quote(operation.table_name, tx.dialect), quote(column.name, tx.dialect)
     row = await tx.fetch_one(Sql(f"SELECT {name} FROM {place} LIMIT 1"))
     if row is None:
-        return content
+        return {}
     decode = decoder(column.type.kind, tx.dialect) if isinstance(column.type, ColumnType) else None
-    return content | {"value": form_of(decode(row[0]) if decode and row[0] is not None else row[0])}
+    return {"value": form_of(decode(row[0]) if decode and row[0] is not None else row[0])}
 
 
 _CONSTANT = re.compile(
@@ -295,9 +336,9 @@ class PostgresSteps:
     async def _run_part(self, actions: Sequence[Action], done: tuple[int, MigrateOperation] | None) -> None:
         async def work(tx: Tx) -> None:
             for action in actions:
-                await self._act(tx, action)
+                await act(tx, action, self._target.models, records=self._target.records)
             if done is not None and self._job is not None:
-                await note_columns(tx, self._job, done[1])
+                await note_columns(tx, self._job.operations, done[1], self._target.models)
                 await self._note_progress(tx, {"steps": done[0]})
 
         await self.in_transaction(work)
@@ -313,17 +354,6 @@ class PostgresSteps:
             await change_tables(self._adapter, work, limits, tell)
         except LockNotFree as error:
             raise MigrationError(f"{error}, with more --tries or a longer --lock-timeout") from error
-
-    async def _act(self, tx: Tx, action: Action) -> None:
-        match action:
-            case StatementAction(text):
-                await tx.execute(Sql(text))
-            case StoredRowsCheck():
-                await run_check(tx, action)
-            case CodeAction(run):
-                await run_code(self._target, run.model, run.fn)
-            case Commit() | IndexBuild() | BackfillAction():
-                raise AssertionError("it is a part of its own")
 
     # -- progress
 
@@ -480,6 +510,13 @@ def build_statements(build: IndexBuild, leaves: Sequence[tuple[str, str]]) -> It
 # that an interrupted backfill goes on where it was.
 
 
+_MOST_VALUES = 10_000  # in one statement
+_TYPES = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
+
+
 class Backfiller:
     """The batches of one backfill on one database."""
 
@@ -488,6 +525,7 @@ class Backfiller:
         self._model = next((m for m in models if m.table.name == backfill.table), None)
         self._values: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
         self._sql: dict[str, str | ByDatabase] = {}
+        self._reads_rows = not all(isinstance(value, FieldFactory) for value in backfill.set.values())
         for column, value in backfill.set.items():
             if isinstance(value, FieldFactory):
                 self._values[column] = self._factory(value)
@@ -497,14 +535,28 @@ class Backfiller:
                 self._sql[column] = value if isinstance(value, ByDatabase) else str(value)
 
     def _factory(self, factory: FieldFactory) -> Callable[[Mapping[str, Any]], Any]:
+        """Values as a create would take them: of the factory of a field, or its default."""
         name = factory.name.rpartition(".")[2]
-        field = self._model.meta.by_name.get(name) if self._model is not None else None
-        make = field.default_factory if field is not None else None
-        if make is None:
+        model, field = self._model, None if self._model is None else self._model.meta.by_name.get(name)
+        if model is None or field is None or (field.default_factory is None and not field.has_default):
             raise MigrationError(
                 f"op.factory({factory.name!r}): there is no field of this name with a factory"
             )
-        return lambda row: make()
+        make, validate = (
+            field.default_factory or (lambda: field.default),
+            model.meta.validator.patch_from_code,
+        )
+
+        def value(_: Mapping[str, Any]) -> Any:
+            try:
+                return validate({name: make()})[name]
+            except ValidationFailed as error:
+                raise MigrationError(
+                    f"{model.meta.name}.{name}: its default_factory made a value for an existing row of"
+                    f" {model.table.name!r} that does not fit the field"
+                ) from error
+
+        return value
 
     async def run_batch(self, run: Executor, last: Any) -> tuple[int, Any]:
         """Fill the rows behind the key `last`; how many they were, and the key of the last one."""
@@ -518,22 +570,19 @@ class Backfiller:
 
     async def _run_functions(self, run: Executor, last: Any) -> tuple[int, Any]:
         rows = await self._rows(run, last)
+        table, keys = [], [row[self._backfill.key] for row in rows]
         for row in rows:
-            values = {column: await self._value(column, fn, row) for column, fn in self._values.items()}
-            names = [*values]
-            sets = [f"{quote(c, run.dialect)} = {self._mark(run, n)}" for n, c in enumerate(names, 1)]
-            await self._update(
-                run,
-                ", ".join([*sets, *self._sql_sets(run)]),
-                tuple(values.values()),
-                [row[self._backfill.key]],
-            )
-        return (len(rows), rows[-1][self._backfill.key]) if rows else (0, last)
+            values = [await self._value(column, fn, row) for column, fn in self._values.items()]
+            table.append((row[self._backfill.key], *values))
+        if rows:
+            await self._update_each(run, table)
+        return (len(rows), keys[-1]) if rows else (0, last)
 
     async def _rows(self, run: Executor, last: Any) -> list[dict[str, Any]]:
         """The rows of a batch as functions see them: values of the model's types where there is a model."""
-        if self._model is None:
-            return [dict(row) for row in await run.fetch_named(self._select(run, last, "*"))]
+        if self._model is None or not self._reads_rows:
+            what = "*" if self._reads_rows else self._key(run)
+            return [dict(row) for row in await run.fetch_named(self._select(run, last, what))]
         model, existing = self._model, await run.fetch_named(self._select(run, last, "*"))
         fields = [f for f in model.meta.fields if not existing or f.column in existing[0]]
         decode = model.decoder(fields)
@@ -583,6 +632,40 @@ class Backfiller:
             where += f" AND ({self._backfill.where})"
         table = quote(self._backfill.table, run.dialect)
         await run.execute(Sql(f"UPDATE {table} SET {sets} WHERE {where}", (*values, *keys)))
+
+    async def _update_each(self, run: Executor, table: Sequence[tuple[Any, ...]]) -> None:
+        """Set values that differ by row, with one statement for as many as the database takes at once."""
+        columns = [self._backfill.key, *self._values]
+        size = max(1, _MOST_VALUES // len(columns))
+        for start in range(0, len(table), size):
+            await self._update_some(run, columns, table[start : start + size])
+
+    async def _update_some(
+        self, run: Executor, columns: Sequence[str], table: Sequence[tuple[Any, ...]]
+    ) -> None:
+        types = await self._types(run, columns)
+        marks = iter(range(1, len(table) * len(columns) + 1))
+        rows = ", ".join(
+            f"({', '.join(one.format(self._mark(run, next(marks))) for one in types)})" for _ in table
+        )
+        names = [f'"$v{number}"' for number in range(len(columns))]  # no column can be called like this
+        pairs = zip(columns[1:], names[1:], strict=True)
+        sets = [*(f"{quote(c, run.dialect)} = {name}" for c, name in pairs), *self._sql_sets(run)]
+        place = quote(self._backfill.table, run.dialect)
+        where = f"{place}.{self._key(run)} = {names[0]}"
+        if self._backfill.where:  # a row that changed meanwhile is no longer ours
+            where += f" AND ({self._backfill.where})"
+        text = f'WITH "$made" ({", ".join(names)}) AS (VALUES {rows}) UPDATE {place} SET {", ".join(sets)}'
+        values = tuple(value for row in table for value in row)
+        await run.execute(Sql(f'{text} FROM "$made" WHERE {where}', values))
+
+    async def _types(self, run: Executor, columns: Sequence[str]) -> list[str]:
+        """How a value of each column is written: PostgreSQL takes every parameter of a list for a text."""
+        if by_dialect(run.dialect, sqlite=True, postgres=False):
+            return ["{}"] * len(columns)
+        rows = await run.fetch(Sql(_TYPES, (quote(self._backfill.table, run.dialect),)))
+        types = {str(name): str(type_) for name, type_ in rows}
+        return [f"CAST({{}} AS {types[column]})" for column in columns]
 
     async def count(self, run: Executor) -> int:
         """How many rows there are to fill, for a progress bar."""

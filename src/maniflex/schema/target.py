@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from maniflex.db.current import reading
 from maniflex.db.port import Adapter
 from maniflex.db.short_locks import LockLimits
 from maniflex.errors import DeclarationError
-from maniflex.schema.differences import Difference, find_differences
+from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
@@ -51,8 +51,17 @@ class MigrationTarget:
         return self.files.command(words)
 
     async def differences(self) -> list[Difference]:
-        """How the database differs from the models."""
-        return await find_differences(reading(self.adapter), self.models, self.statements(self.dialect))
+        """How the database differs from the models, as files tell it."""
+        statements = self.statements(self.dialect)
+        differences = await find_differences(reading(self.adapter), self.models, statements)
+        return [difference for difference in differences if difference.what is not What.NO_DEFAULT]
+
+    @asynccontextmanager
+    async def beside(self, name: str) -> AsyncIterator[MigrationTarget]:
+        """The same on an empty database beside this one, which is gone afterwards."""
+        make = by_dialect(self.dialect, sqlite=_scratch_file, postgres=_scratch_schema)
+        async with make(self.adapter, name) as scratch:
+            yield replace(self, adapter=scratch, records=None)
 
 
 # What can go wrong with migrations, each said in one sentence with what to type.
@@ -66,15 +75,7 @@ class Irreversible(MigrationError):
     """Raised by the `downgrade` of a file that cannot go back."""
 
 
-# An empty database beside that of an application, to apply its files to.
-
-
-@asynccontextmanager
-async def scratch_database(adapter: Adapter, name: str) -> AsyncIterator[Adapter]:
-    """An empty database beside this one, which is gone afterwards."""
-    make = by_dialect(adapter.dialect, sqlite=_scratch_file, postgres=_scratch_schema)
-    async with make(adapter, name) as scratch:
-        yield scratch
+# Empty databases beside that of an application, to apply its files to.
 
 
 @asynccontextmanager
