@@ -277,9 +277,7 @@ class Api:
 
     def _counts(self, meta: ModelMeta) -> bool:
         """Whether records are counted: not where a policy hides some, nor by a backend that counts none."""
-        policies = self._runtime.policies.get(meta.name)
-        hides_rows = policies is not None and policies.hides_rows
-        return not hides_rows and self._runtime.stores[meta.cls].counts
+        return not self._runtime.rules[meta.cls].hides_rows and self._runtime.stores[meta.cls].counts
 
     async def _browse(self, site: ModelSite, query: Pairs, page: PageRequest, which: int) -> ApiAnswer:
         endpoint = self._private.browse(site.meta)[which]

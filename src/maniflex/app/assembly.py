@@ -46,13 +46,11 @@ from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, serves
-from maniflex.pipeline.rules.policies import PolicyTable, policy_table
-from maniflex.pipeline.rules.scopes import ScopeRule, scope_table
+from maniflex.pipeline.rules.model_rules import ServerRules
+from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope import ScopeTable
 from maniflex.query.parse import OwnParameters
 from maniflex.sql.model import ModelSql
-from maniflex.sql.search import searchable_fields
 
 if TYPE_CHECKING:
     from maniflex.admin.panel import Panel
@@ -170,9 +168,9 @@ def _build(declaration: Declaration) -> Assembly:
     draft, store_problems = _make_draft(
         declaration, models, placement=placement, endpoints=endpoints, guards=guards
     )
-    _fill_field_rules(draft.routes.runtime, placement)
     for feature in FEATURES:
         feature.prepare(draft)
+    _seal_rules(draft.routes.runtime, placement)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -253,22 +251,12 @@ def _make_in_process(
     return in_process
 
 
-def _fill_field_rules(runtime: Runtime, placement: Placement) -> None:
-    """Tell the runtime, before routes are made, which fields answers show changed or not to everybody."""
-    for entry, seat in placement.seats:
-        for model, transform in entry.transforms(seat):
-            runtime.transforms.setdefault(model, []).append(transform)
-        for rule in entry.redactions(seat):
-            runtime.redactions.add(rule)
-        runtime.caller_checks += entry.caller_checks()
-    if runtime.redactions:
-        runtime.redactions.guard_queries()
-    for model, store in runtime.stores.items():
+def _seal_rules(runtime: Runtime, placement: Placement) -> None:
+    """Before routes are made: which rules bind the models, and what their query strings may hold."""
+    runtime.caller_checks += [check for entry, _ in placement.seats for check in entry.caller_checks()]
+    runtime.rules.seal()
+    for store in runtime.stores.values():
         store.listings.own = _own_parameters(runtime.config, placement.pipeline, store)
-        changed = [transform.field for transform in runtime.transforms.get(model, ())]
-        searched = searchable_fields(store.meta)
-        store.sql.never_quoted = tuple(f for f in searched if f in changed)
-        store.sql.apart_in_search = tuple(f for f in searched if f in changed or f in store.guarded)
 
 
 def _own_parameters(config: Config, pipeline: Pipeline, store: Store) -> OwnParameters:
@@ -327,20 +315,18 @@ def _make_draft(
     problems += link_stores(config, stores, declaration.internal_tables.models)
     seats = (*placement.seats, *placement.other_seats)
     keep_histories(stores, [str(entry.path) for entry, _ in seats if isinstance(entry, ScopeRule)])
-    policies = policy_table(pipeline, models or ())
-    scopes = scope_table(pipeline, models or ())
-    runtime = _make_runtime(declaration, databases, stores=stores, scopes=scopes, policies=policies)
+    rules = ServerRules(stores, placement)
+    runtime = _make_runtime(declaration, databases, stores, rules)
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(
         pipeline,
         config.trace,
         logger,
         models=metas,
-        policies=policies,
-        redactions=runtime.redactions,
+        rules=rules,
         tracing=declaration.tracing,
     )
-    descriptions = RouteDescriptions(guards, composer, placement, declaration.layers)
+    descriptions = RouteDescriptions(guards, composer, rules, placement, declaration.layers)
     document = _make_document(declaration, models or (), stores, descriptions)
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -378,12 +364,7 @@ def _make_document(
 
 
 def _make_runtime(
-    declaration: Declaration,
-    databases: Databases,
-    *,
-    stores: Stores,
-    scopes: ScopeTable,
-    policies: PolicyTable,
+    declaration: Declaration, databases: Databases, stores: Stores, rules: ServerRules
 ) -> Runtime:
     runtime = Runtime(
         config=declaration.config,
@@ -391,8 +372,7 @@ def _make_runtime(
         adapter=databases.default,
         stores=stores,
         logger=declaration.logger,
-        scopes=scopes,
-        policies=policies,
+        rules=rules,
         file_desk=declaration.durable.files.declared_desk,
         background_logger=declaration.background_logger,
         tracing=declaration.tracing,

@@ -152,7 +152,7 @@ class Search(Feature):
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         search = draft.declaration.search
-        return () if search is None else search_endpoints(draft.routes, search, draft.models)
+        return () if search is None else search_endpoints(draft.routes, search, draft.stored_models)
 
 
 class DurableRoutes(Feature):

@@ -20,6 +20,7 @@ from maniflex.pipeline.entry import Entry, EntryDocs, LayerEntry, Placement, que
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
 from maniflex.pipeline.routes import Endpoint, Mount
+from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.policies import UNCOUNTED_META
 from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
@@ -251,8 +252,14 @@ class RouteDescriptions:
     """Describes the routes of one server."""
 
     def __init__(
-        self, guards: GuardsByRoute, composer: Composer, placement: Placement, layers: Sequence[Any]
+        self,
+        guards: GuardsByRoute,
+        composer: Composer,
+        rules: ServerRules,
+        placement: Placement,
+        layers: Sequence[Any],
     ) -> None:
+        self._rules = rules
         self._guards = guards
         self._composer = composer
         self._placement = placement
@@ -271,8 +278,9 @@ class RouteDescriptions:
     def _is_uncounted(self, endpoint: Endpoint, model: ModelMeta) -> bool:
         """Whether pages of the endpoint have no total: none is known, or it would tell of hidden rows."""
         if endpoint.operation is Operation.READ_HISTORY:
-            return self._composer.hides_versions(model, item=endpoint.on_one)
-        is_hidden = self._composer.hides_rows(model) or not counts_records(model.options.backend)
+            judge = self._rules[model.cls].judge(Operation.READ_HISTORY, item=endpoint.on_one)
+            return judge.hides_rows or (endpoint.on_one and bool(judge))
+        is_hidden = self._rules[model.cls].hides_rows or not counts_records(model.options.backend)
         return endpoint.operation is Operation.LIST and is_hidden
 
     def security(self, endpoint: Endpoint) -> list[dict[str, list[str]]] | None:
@@ -316,10 +324,10 @@ class RouteDescriptions:
             registrations = self._placement.pipeline.openapi.auth.registrations if is_document else ()
             return [r.fn for r in registrations if isinstance(r.fn, Entry)]
         middleware = [fn for _, _, fn in self._guards.middleware(endpoint)]
-        entries = [fn for fn in (*middleware, *self._rules(endpoint)) if isinstance(fn, Entry)]
+        entries = [fn for fn in (*middleware, *self._entries_of_checks(endpoint)) if isinstance(fn, Entry)]
         return [entry for entry in dict.fromkeys(entries) if not _is_idle(entry, endpoint)]
 
-    def _rules(self, endpoint: Endpoint) -> Iterator[Middleware]:
+    def _entries_of_checks(self, endpoint: Endpoint) -> Iterator[Middleware]:
         """The entries that add rules to a write instead of middleware."""
         if endpoint.model is not None and endpoint.mount is Mount.API:
             for r in self._placement.pipeline.checks:
@@ -355,7 +363,7 @@ class RouteDescriptions:
             docs = entry.method_docs(endpoint.method, None, Operation.LIST)
             if docs is not None and docs.refusals:
                 yield EntryDocs(refusals=docs.refusals)
-        if self._composer.hidden_from(endpoint.model, endpoint.operation):
+        if self._rules.hidden_from(endpoint.model, endpoint.operation):
             yield EntryDocs(refusals={403: ("FORBIDDEN",)})
 
 

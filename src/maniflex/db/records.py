@@ -33,7 +33,7 @@ class Bound(Protocol):
     @property
     def forced(self) -> Scope: ...
     @property
-    def rules(self) -> Mapping[str, Any]: ...
+    def rules(self) -> object | None: ...
     async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope: ...
     async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope: ...
 
@@ -150,7 +150,7 @@ class Records(Generic[M]):
         bound = self._bound
         if bound is None:
             return ()
-        if not bound.rules and not is_history(self._store.meta):
+        if bound.rules is None and not is_history(self._store.meta):
             return bound.forced
         query = query or Query(self._store.meta, self._store.models)
         return await bound.scope_of(self._store.meta, operation, models_reached(query, includes))
@@ -158,7 +158,7 @@ class Records(Generic[M]):
     async def _scope_to_write(self, operation: str, values: Mapping[str, Any]) -> Scope:
         """The conditions on the records, and on those that the keys among these values name."""
         scope, bound = await self._scope(operation), self._bound
-        if bound is None or not bound.rules:
+        if bound is None or bound.rules is None:
             return scope
         meta = self._store.meta
         fixed_fields = fields_fixed_by(meta, scope)

@@ -78,8 +78,7 @@ class _Aggregate:
     def __init__(self, runtime: Runtime, model: ModelMeta) -> None:
         self._store = runtime.stores[model.cls]
         self.limits = model.options.limits or runtime.config.limits
-        transforms = runtime.transforms.get(model.cls, ())
-        self._transforms = [t for t in transforms if t.covers(Operation.LIST)]
+        self._transforms = runtime.rules[model.cls].changes(Operation.LIST)
 
     async def refuse_other_grammar(self, ctx: Context, call_next: Next) -> None:
         """Refuse the parameters of lists, and those that say in another way what to compute.
@@ -103,7 +102,7 @@ class _Aggregate:
         query, spec = ctx.current_query(), await _spec(ctx, pairs(query_string) if query_string else [])
         if self._store.listings.guarded:
             read_spec = partial(read, spec, query, self.limits)
-            ctx.aggregation = await ctx.runtime.redactions.read(ctx, read_spec)
+            ctx.aggregation = await ctx.runtime.rules.read(ctx, read_spec)
         else:
             ctx.aggregation = read(spec, query, self.limits)
 

@@ -15,7 +15,7 @@ from typing import Any
 from maniflex.db.budget import Budget
 from maniflex.db.past_rows import PastRecord
 from maniflex.errors import InvalidQuery
-from maniflex.features.history import RecordPolicies, hidden_names, page_meta, past_rows
+from maniflex.features.history import page_meta, past_rows
 from maniflex.features.history_options import keeps_snapshots
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
@@ -138,12 +138,12 @@ class PastSteps:
         self._store = runtime.stores[model.cls]
         self._past = past_rows(runtime, model)
         self._serializer = runtime.serializers[model.cls]
-        transforms = runtime.transforms.get(model.cls, ())
-        self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
+        self._rules = rules = runtime.rules[model.cls]
+        self._transforms = rules.changes(Operation.READ_HISTORY)
         self._snapshots = keeps_snapshots(model.options)
         self._most = (model.options.limits or runtime.config.limits).answer_size
-        self._of_one = RecordPolicies(runtime, self._store, item=True)
-        self._of_many = RecordPolicies(runtime, self._store, item=False)
+        self._of_one = rules.judge(Operation.READ_HISTORY, item=True)
+        self._of_many = rules.judge(Operation.READ_HISTORY, item=False)
 
     def read_query(self, ctx: Context) -> None:
         text, count = ctx.as_of
@@ -170,8 +170,8 @@ class PastSteps:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
         query, scope = self._client_query_and_scope(ctx)
         record = await self._past.at(ctx.resource_id, ctx.as_of, query, scope)
-        await self._of_one.require_now(ctx, ctx.resource_id)
-        await self._of_one.require(ctx, record.row)
+        await self._of_one.require_kept(ctx, ctx.resource_id)
+        await self._of_one.require_row(ctx, record.row)
         ctx.past = {ctx.resource_id: record}
         ctx.row = record.row
 
@@ -181,12 +181,15 @@ class PastSteps:
         query, scope = self._client_query_and_scope(ctx)
         records, ctx.total = await self._past.list(query, scope, ctx.as_of, Budget(self._most))
         place = self._store.sql.names.index("id")
-        allowed = await self._of_many.allowed(ctx, [str(record.row[place]) for record in records])
-        ctx.past = {
-            str(record.row[place]): record
-            for record in records
-            if str(record.row[place]) in allowed and await self._of_many.allows(ctx, record.row)
-        }
+        by_id = {str(record.row[place]): record for record in records}
+        if self._of_many:
+            allowed = await self._of_many.allowed_kept(ctx, by_id)
+            by_id = {
+                record_id: record
+                for record_id, record in by_id.items()
+                if record_id in allowed and await self._of_many.allows_row(ctx, record.row)
+            }
+        ctx.past = by_id
         ctx.rows = [record.row for record in ctx.past.values()]
         ctx.listing = self._store.listing(query.with_(select=None))
 
@@ -227,7 +230,7 @@ class PastSteps:
         self, ctx: Context, records: dict[str, PastRecord], rows: Sequence[Any]
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """The rows as answers, and the fields that a client would see and the history does not keep."""
-        hidden = await hidden_names(ctx, self._model)
+        hidden = await self._rules.unshown_fields(ctx)
         select = None if ctx._query is None else ctx._query.select
         names = {f.name: f.api for f in self._model.fields if f.visible and f.api not in hidden}
         id_place = self._store.sql.names.index("id")

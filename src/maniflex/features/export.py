@@ -36,7 +36,6 @@ from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
-from maniflex.pipeline.rules.policies import RowPolicies
 from maniflex.pipeline.rules.transforms import change_rows
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.serializer import Serializer
@@ -121,11 +120,9 @@ class Export:
         self._store: Store = runtime.stores[model.cls]
         self._serializer: Serializer = runtime.serializers[model.cls]
         self._clock = runtime.clock
-        transforms = runtime.transforms.get(model.cls, ())
-        self._transforms = [t for t in transforms if t.covers(Operation.EXPORT)]
-        policies = runtime.policies.get(model.name)
-        self._policies = None if policies is None else policies.of(Operation.EXPORT, item=False)
-        self._tells_count = self._policies is None or not self._policies.hides_rows
+        rules = runtime.rules[model.cls]
+        self._transforms = rules.changes(Operation.EXPORT)
+        self._judge = rules.judge(Operation.EXPORT, item=False)
         self._places = places
         self._formats = available_formats()
 
@@ -163,7 +160,7 @@ class Export:
         query, most = ctx.current_query(), self._most(ctx, self._format(ctx))
         count = await self._store.count(query.filters, scope=query.forced, search=query.search)
         if count > most:
-            found = f"{count} rows match" if self._tells_count else "too many rows match"
+            found = f"{count} rows match" if not self._judge.hides_rows else "too many rows match"
             raise ExportTooLarge(f"{found} and an export has at most {most}; narrow the filters")
         await self._places.wait_for_one()
         ctx.exports, ctx.total = True, count
@@ -174,7 +171,7 @@ class Export:
         if not ctx.exports and ctx._result is None:
             raise no_answer_error(ctx)
         format, now = self._format(ctx), self._clock.now()
-        hidden = await ctx.redacted(self._model.cls) if self._model.cls in ctx.runtime.redactions else ()
+        hidden = await ctx.redacted(self._model.cls)
         name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
         ctx.response = Response(
             200,
@@ -194,11 +191,11 @@ class Export:
 
     def _make(self, ctx: Context, format: Format, hidden: Collection[str]) -> AsyncGenerator[bytes, None]:
         fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
-        policies = self._policies if ctx._result is None and ctx.exports else None
-        read_fields = fields if policies is None else self._model.fields
+        is_judged = bool(self._judge) and ctx._result is None and ctx.exports
+        read_fields = self._model.fields if is_judged else fields
         rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
-        if policies is not None:
-            rows = self._drop_denied(ctx, policies, fields, rows)
+        if is_judged:
+            rows = self._drop_denied(ctx, fields, rows)
         if self._transforms:
             rows = change_rows(ctx, self._transforms, fields, rows)
         if ctx.exported_rows is not None:
@@ -245,15 +242,12 @@ class Export:
                 ctx.exported_rows = (ctx.exported_rows or 0) + len(rows)
                 yield rows
 
-    async def _drop_denied(
-        self, ctx: Context, policies: RowPolicies, fields: Sequence[FieldMeta], batches: Batches
-    ) -> Batches:
+    async def _drop_denied(self, ctx: Context, fields: Sequence[FieldMeta], batches: Batches) -> Batches:
         """These fields of the rows that the caller may see; they come with all fields."""
         places = [self._model.fields.index(f) for f in fields]
-        record = self._store.record
         async with aclosing(batches):
             async for rows in batches:
-                allowed_rows = [row for row in rows if await policies.allow(ctx, record(row))]
+                allowed_rows = [row for row in rows if await self._judge.allows_row(ctx, row)]
                 yield [[row[i] for i in places] for row in allowed_rows]
 
     def _most(self, ctx: Context, format: Format) -> int:

@@ -16,14 +16,13 @@ import msgspec
 from maniflex._names import snake_case
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor
-from maniflex.db.past_rows import PastRows, ToldValues, past_record
+from maniflex.db.past_rows import PastRows
 from maniflex.db.port import Row
 from maniflex.db.records import Bound, Records
-from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, Forbidden, InvalidQuery, NotFound
 from maniflex.features.history_options import keeps_snapshots
 from maniflex.model.base import Model
-from maniflex.model.history_row import HistoryOperation, HistoryRow, history_model, is_versioned, secret_names
+from maniflex.model.history_row import HistoryOperation, HistoryRow, history_model, is_versioned
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default, Target
@@ -33,6 +32,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.row_judge import RowJudge
 from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id
@@ -62,15 +62,6 @@ def private_history_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[En
 def _history_routes(routes: RouteBuilder, model: ModelMeta) -> _HistoryRoutes | None:
     history = routes.runtime.stores.get(history_model(model.cls)) if is_versioned(model.options) else None
     return None if history is None else _HistoryRoutes(routes, model, history.meta)
-
-
-async def hidden_names(ctx: Context, meta: ModelMeta) -> frozenset[str]:
-    """The API names that snapshots and diffs must not show to this caller.
-
-    Secrets are not stored; a field that became one since its versions were written is taken out here.
-    """
-    secrets = secret_names(meta)
-    return secrets | await ctx.redacted(meta.cls) if meta.cls in ctx.runtime.redactions else secrets
 
 
 def past_rows(runtime: Runtime, meta: ModelMeta) -> PastRows:
@@ -162,8 +153,9 @@ class HistorySteps:
         self._newest = (Sort(history.by_name["id"], descending=True),)  # ids rise with time
         self._shower = HistoryShower(runtime, model, history)
         self._most = (model.options.limits or runtime.config.limits).answer_size
-        self._of_one = RecordPolicies(runtime, self._store, item=True)
-        self._of_many = RecordPolicies(runtime, self._store, item=False)
+        rules = runtime.rules[model.cls]
+        self._of_one = rules.judge(Operation.READ_HISTORY, item=True)
+        self._of_many = rules.judge(Operation.READ_HISTORY, item=False)
 
     async def begin(self, ctx: Context, next: Next) -> None:
         """Whatever binds or narrows the request is about the records; the query string is about versions."""
@@ -188,14 +180,14 @@ class HistorySteps:
         """The versions of a record that the request may read."""
         query = self._read_query(ctx)
         if not await self._find_record(ctx):
-            ctx.past = HistoryPage(query, (), 0, counted=self._of_one.is_empty)
+            ctx.past = HistoryPage(query, (), 0, counted=not self._of_one)
             return
         query = query.with_filter("record_id", ctx.resource_id)
         await self._list(ctx, query.with_(sorts=query.sorts or self._newest_of_record))
         page: HistoryPage = ctx.past
         rows = await self._allowed_versions(ctx, page.rows, self._of_one)
         # Versions are judged one by one, whatever `where` says of lists of records.
-        ctx.past = page._replace(rows=rows, counted=self._of_one.is_empty)
+        ctx.past = page._replace(rows=rows, counted=not self._of_one)
 
     async def list_all(self, ctx: Context) -> None:
         query = self._read_query(ctx)
@@ -215,7 +207,7 @@ class HistorySteps:
 
     async def read_one(self, ctx: Context) -> None:
         await self._one(ctx, self._read_query(ctx).with_filter("id", ctx.resource_id))
-        await self._of_many.require_now(ctx, self._record_id(ctx.past.rows[0]))
+        await self._of_many.require_kept(ctx, self._record_id(ctx.past.rows[0]))
         await self._require_allowed(ctx, self._of_many)
 
     async def read_state(self, ctx: Context) -> None:
@@ -224,7 +216,7 @@ class HistorySteps:
         if self._model.options.singleton:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
         row = await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
-        await self._of_one.require(ctx, row)
+        await self._of_one.require_row(ctx, row)
         values = None
         if version is not None and await self._is_shown(ctx, version):
             values = await self._past.state(ctx.resource_id, version)
@@ -270,7 +262,7 @@ class HistorySteps:
             raise NotFound(model=self._model.name, record_id=ctx.resource_id)
         if row is not None:  # middleware that judges records finds it where a read leaves it
             ctx.row = row if self._store.decode is None else self._store.decode(row)
-            await self._of_one.require(ctx, ctx.row)
+            await self._of_one.require_row(ctx, ctx.row)
         return row is not None
 
     async def _is_shown(self, ctx: Context, version: int) -> bool:
@@ -281,13 +273,11 @@ class HistorySteps:
         rows, _ = await self._history.page(self._history.listing(query))
         return bool(await self._allowed_versions(ctx, rows, self._of_one))
 
-    async def _allowed_versions(
-        self, ctx: Context, rows: Sequence[Row], policies: RecordPolicies
-    ) -> Sequence[Row]:
+    async def _allowed_versions(self, ctx: Context, rows: Sequence[Row], judge: RowJudge) -> Sequence[Row]:
         """Those of the versions whose records the caller may read as they are and as they were."""
-        if policies.is_empty:
+        if not judge:
             return rows
-        now = await policies.allowed_rows(ctx, [self._record_id(row) for row in rows])
+        now = await judge.allowed_kept(ctx, [self._record_id(row) for row in rows])
         versions = []
         for row in rows:
             record_id = self._record_id(row)
@@ -296,12 +286,15 @@ class HistorySteps:
                 state = await self._past.state(record_id, version.version) or {}
                 is_update = version.operation == HistoryOperation.UPDATE
                 diff = self._past.tell_diff(version.schema_version, version.diff) if is_update else None
-                if await policies.allows_version(ctx, now[record_id], state, diff):
+                states = [state]
+                if diff is not None:  # the record before the changes of an update
+                    states.append({**state, **{name: side["old"] for name, side in diff.values.items()}})
+                if await judge.allows_states(ctx, states, now[record_id]):
                     versions.append(row)
         return versions
 
-    async def _require_allowed(self, ctx: Context, policies: RecordPolicies) -> None:
-        if not await self._allowed_versions(ctx, ctx.past.rows, policies):
+    async def _require_allowed(self, ctx: Context, judge: RowJudge) -> None:
+        if not await self._allowed_versions(ctx, ctx.past.rows, judge):
             raise Forbidden()
 
     def _record_id(self, row: Row) -> str:
@@ -337,11 +330,11 @@ class HistoryShower:
         self._past = past_rows(runtime, model)
         self._layout_place = runtime.stores[history.cls].sql.names.index("schema_version")
         self._snapshots = keeps_snapshots(model.options)
-        transforms = runtime.transforms.get(model.cls, ())
-        self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
+        self._rules = runtime.rules[model.cls]
+        self._transforms = self._rules.changes(Operation.READ_HISTORY)
 
     async def show(self, ctx: Context, page: HistoryPage) -> list[dict[str, Any]]:
-        hidden = await hidden_names(ctx, self._model)
+        hidden = await self._rules.unshown_fields(ctx)
         selected = None if page.query.select is None else {f.api for f in page.query.select}
         await self._past.learn_layouts(row[self._layout_place] for row in page.rows)
         answers = []
@@ -522,71 +515,6 @@ def _list_parameters() -> Sequence[Mapping[str, Any]]:
         _query("sort", "`version` or `timestamp`, with `:desc` to turn the order round.", {"type": "string"}),
         _SELECT,
     )
-
-
-# Policies on the records of a versioned model, asked before their histories and their past are shown.
-#
-# The record as it is now is judged, and as it was; one that is gone cannot be, so its past is not shown.
-# What a history does not keep, a record is taken to have had as it has it now.
-
-
-class RecordPolicies:
-    """Judges the records of one model for readers of their histories, of one record (`item`) or of many."""
-
-    def __init__(self, runtime: Runtime, store: Store, *, item: bool) -> None:
-        of_model = runtime.policies.get(store.meta.name)
-        self._policies = None if of_model is None else of_model.of(Operation.READ_HISTORY, item=item)
-        self._store = store
-        self.is_empty = self._policies is None
-        self.hides_rows = self._policies is not None and self._policies.hides_rows
-
-    async def require(self, ctx: Context, row: Row) -> None:
-        """403 unless the caller may read the record."""
-        if self._policies is not None:
-            await self._policies.require(ctx, self._store.record(row))
-
-    async def require_now(self, ctx: Context, record_id: str) -> None:
-        """The same of the record as it is now; 404 when it is gone."""
-        if self._policies is not None:
-            rows = await self._rows([record_id])
-            if not rows:
-                raise NotFound(model=self._store.meta.name, record_id=record_id)
-            await self.require(ctx, rows[0])
-
-    async def allowed(self, ctx: Context, record_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the records that the caller may read."""
-        if self._policies is None:
-            return frozenset(record_ids)
-        return frozenset(await self.allowed_rows(ctx, record_ids))
-
-    async def allowed_rows(self, ctx: Context, record_ids: Sequence[str]) -> dict[str, Row]:
-        """The same as they are now, by their ids."""
-        rows = await self._rows(list(dict.fromkeys(record_ids)))
-        place = self._store.sql.names.index("id")
-        return {str(row[place]): row for row in rows if await self.allows(ctx, row)}
-
-    async def allows_version(
-        self, ctx: Context, now: Row, state: Mapping[str, Any], diff: ToldValues | None
-    ) -> bool:
-        """Whether the caller may read the record in that state, and before the changes of an update."""
-        before = (
-            [] if diff is None else [{**state, **{name: side["old"] for name, side in diff.values.items()}}]
-        )
-        for values in (state, *before):
-            then = past_record(self._store.meta, 0, values)
-            fields = zip(self._store.meta.fields, then.row, now, strict=True)
-            row = [is_now if f.name in then.missing else was for f, was, is_now in fields]
-            if not await self.allows(ctx, row):
-                return False
-        return True
-
-    async def allows(self, ctx: Context, row: Row) -> bool:
-        """Whether the caller may read the record as it was."""
-        return self._policies is None or await self._policies.allow(ctx, self._store.record(row))
-
-    async def _rows(self, record_ids: Sequence[str]) -> Sequence[Row]:
-        rows = await executor(self._store.adapter).fetch(select.kept_many(self._store.sql, record_ids))
-        return rows if self._store.decode is None else [self._store.decode(row) for row in rows]
 
 
 def page_meta(*, total: int, page: int, limit: int, counted: bool) -> dict[str, object]:

@@ -14,8 +14,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder, RouteDocs
-from maniflex.pipeline.rules.policies import ModelPolicies
 from maniflex.pipeline.rules.reach import Guard, Refused, admit
+from maniflex.pipeline.rules.row_judge import RowJudge
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
 from maniflex.query.query import Query
@@ -66,11 +66,9 @@ def search_endpoints(
     """The routes on the configured path, behind the auth step and in front of the response step."""
     searchable = [m for m in models if m.options.global_searchable]
     guards = routes.composer.guards_of_reachable(None, Operation.SEARCH, item=False)
-    policies = {
-        m.name: routes.runtime.policies[m.name] for m in searchable if m.name in routes.runtime.policies
-    }
+    judges = {meta: routes.runtime.rules[meta.cls].judge_of_included for meta in searchable}
     for model in searchable:
-        if model.name in policies and policies[model.name].hides_reached_rows:
+        if judges[model].hides_rows:
             guards[model] = _refuse_behind(guards.get(model))
 
     async def find(ctx: Context) -> None:
@@ -78,7 +76,7 @@ def search_endpoints(
         if guards:
             names = await _admit_models(ctx, names, guards)
         hits = await ctx.search(text, models=names, limit=limit)
-        ctx.result = await _drop_denied(ctx, policies, hits) if policies else hits
+        ctx.result = await _drop_denied(ctx, judges, hits)
 
     def respond(ctx: Context) -> None:
         if ctx.response is None:
@@ -200,21 +198,20 @@ def _refuse_behind(guard: Guard | None) -> Guard:
 
 
 async def _drop_denied(
-    ctx: Context, policies: Mapping[str, ModelPolicies], hits: Sequence[SearchHit]
+    ctx: Context, judges: Mapping[ModelMeta, RowJudge], hits: Sequence[SearchHit]
 ) -> list[SearchHit]:
     """The hits that the caller may see; their rows are read to be judged."""
     denied: set[tuple[str, str]] = set()
-    for name, of_model in policies.items():
-        ids = [hit.id for hit in hits if hit.model == name]
-        judges = of_model.of_included
-        if not ids or judges is None:
+    for meta, judge in judges.items():
+        ids = [hit.id for hit in hits if hit.model == meta.name] if judge else ()
+        if not ids:
             continue
-        store = ctx.runtime.store(name)
+        store = ctx.runtime.stores[meta.cls]
         query = Query(store.meta, store.models, limit=None).with_filter("id", ids, "in")
         rows, _ = await store.page(store.listing(query), counted=False)
         records = [store.record(row) for row in rows]
-        allowed = {record.id for record in records if await judges.allow(ctx, record)}
-        denied |= {(name, id) for id in ids if id not in allowed}
+        allowed = {record.id for record in records if await judge.allow(ctx, record)}
+        denied |= {(meta.name, id) for id in ids if id not in allowed}
     return [hit for hit in hits if (hit.model, hit.id) not in denied]
 
 

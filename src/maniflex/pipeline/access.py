@@ -15,7 +15,7 @@ from maniflex.db.store import Store
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.scope import ScopeTable, TableRule, require_binding
+from maniflex.pipeline.scope import require_binding
 from maniflex.pipeline.search import search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
@@ -31,6 +31,8 @@ from maniflex.query.query import (
 )
 
 if TYPE_CHECKING:
+    from maniflex.pipeline.rules.model_rules import ServerRules
+    from maniflex.pipeline.rules.scopes import TableRule
     from maniflex.pipeline.runtime import Runtime
     from maniflex.pipeline.search import SearchHit
 
@@ -48,9 +50,9 @@ class DatabaseAccess:
         return ()
 
     @property
-    def rules(self) -> ScopeTable:
-        """The scope rules that bind code here, by the name of the model."""
-        return {}
+    def rules(self) -> ServerRules | None:
+        """The rules whose conditions bind code here; None where there are none."""
+        return None
 
     async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope:
         """The conditions on what code does to a model, and on the rows of other models it reaches thereby."""
@@ -61,17 +63,20 @@ class DatabaseAccess:
             return through_record(model, Query(meta, models, forced=scope))
         scope = self.forced
         rules = self.rules
-        if not rules:
+        if rules is None:
             return scope
-        own = [rule for rule in rules.get(model.name, ()) if rule.covers(Operation(operation))]
+        own = rules[model.cls].binding(Operation(operation))
         return await self.scope_with(with_conditions(scope, await self._conditions(own)), reached)
 
     async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope:
         """The scope, and the conditions on the rows of other models that are reached."""
+        rules = self.rules
+        if rules is None:
+            return scope
         for name in dict.fromkeys(reached):
-            rules = [rule for rule in self.rules.get(name, ()) if rule.binds_reached]
-            if rules:
-                scope = with_conditions(scope, await self._conditions(rules))
+            binding = rules.named(name).binding_reached
+            if binding:
+                scope = with_conditions(scope, await self._conditions(binding))
         return scope
 
     async def _conditions(self, rules: Iterable[TableRule]) -> list[Forced | Narrowed]:
@@ -157,7 +162,8 @@ class DatabaseAccess:
     ) -> list[dict[str, Any]]:
         """A record and its descendants (or ancestors) inside the forced scope, with their `_depth`."""
         store = self.runtime.store(model)
-        conditions = ConditionReader(Query(store.meta, store.models)).conditions(where) if self.rules else ()
+        reader = ConditionReader(Query(store.meta, store.models))
+        conditions = reader.conditions(where) if self.rules is not None else ()
         reached = (name for item in conditions for name in models_along(item.path))
         scope = await self.scope_of(store.meta, Operation.LIST, reached)
         return await analysis.tree(
@@ -184,7 +190,7 @@ class DatabaseAccess:
         """
         scope = self.forced
         hidden: dict[Store, tuple[FieldMeta, ...]] = {}
-        if self.rules or self.runtime.redactions:
+        if self.rules is not None or self.runtime.rules.has_redactions:
             stores = stores_to_search(self.runtime, models, scope)
             scope = await self.scope_with(scope, [store.meta.name for store in stores])
             hidden = {store: await self.hidden_fields(store.meta) for store in stores}

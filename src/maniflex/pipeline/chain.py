@@ -32,8 +32,7 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
-from maniflex.pipeline.rules.checks import Check
-from maniflex.pipeline.rules.policies import PolicyTable, hidden_models
+from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.reach import (
     Guard,
     Reach,
@@ -42,7 +41,6 @@ from maniflex.pipeline.rules.reach import (
     let_pass,
     middleware_to_pass,
 )
-from maniflex.pipeline.rules.redactions import Redactions
 from maniflex.pipeline.threads import Call
 from maniflex.query.query import Models, reachable_models
 
@@ -77,16 +75,13 @@ class Composer:
         trace: Trace,
         logger: Any,
         models: Models | None = None,
-        redactions: Redactions | None = None,
-        policies: PolicyTable | None = None,
+        rules: ServerRules | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._is_traced = tracing is not None or trace.on("steps") or trace.on("timings") or trace.bodies
-        self._redactions = redactions
         self._models: Models = models or {}
-        self._policies: PolicyTable = {} if policies is None else policies
-        self._hidden = hidden_models(self._policies)
+        self._rules = rules
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -116,8 +111,8 @@ class Composer:
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
             links_at = self._links(step, targets, item) if step else _NO_LINKS
-            if name == "deserialize" and model is not None and self._redactions:
-                refuse = self._redactions.step_for(model, operation)
+            if name == "deserialize" and model is not None and self._rules is not None:
+                refuse = self._rules.step_before_query(model, operation)
                 links += [("redacted fields", None, refuse)] if refuse is not None else []
             links += links_at[At.BEFORE]
             if name == names[-1]:
@@ -188,28 +183,11 @@ class Composer:
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
         """The step for reached models, where any of them has middleware of its own or hidden rows."""
         guards = self.guards_of_reachable(model, operation, item=item)
-        hidden = self.hidden_from(model, operation)
+        hidden = frozenset() if self._rules is None else self._rules.hidden_from(model, operation)
         if not guards and not hidden:
             return []
-        hides_own = self.hides_rows(model)
+        hides_own = self._rules is not None and self._rules[model.cls].hides_rows
         return [("reach", None, Reach(model, operation, guards, hidden, hides_own=hides_own))]
-
-    def hides_rows(self, model: ModelMeta) -> bool:
-        """Whether a policy drops rows of the model's own list, so that no page of it has a total."""
-        policies = self._policies.get(model.name)
-        return policies is not None and policies.hides_rows
-
-    def hides_versions(self, model: ModelMeta, *, item: bool) -> bool:
-        """Whether a policy drops versions of its records, from the history of one (`item`) or of many."""
-        of_model = self._policies.get(model.name)
-        policies = None if of_model is None else of_model.of(Operation.READ_HISTORY, item=item)
-        return policies is not None and (item or policies.hides_rows)
-
-    def hidden_from(self, model: ModelMeta | None, operation: Operation) -> frozenset[str]:
-        """The models with hidden rows that the query of such a request may ask about."""
-        if not self._hidden or model is None or operation not in Operation.READS:
-            return frozenset()
-        return self._hidden & {model.name, *(meta.name for meta in reachable_models(model, self._models))}
 
     def guards_of_reachable(
         self, model: ModelMeta | None, operation: Operation, *, item: bool
@@ -299,17 +277,6 @@ class Composer:
                 if r not in matching:
                     self._logger.debug("%s:%s does not apply to %s %s", r.step, r.name, operation, target)
         return matching
-
-    def checks(self, model: ModelMeta, operation: Operation) -> list[Check]:
-        """The rules that entries add to such a write."""
-        pipeline = self._pipeline
-        registrations = pipeline.checks if isinstance(pipeline, Pipeline) else ()
-        return [
-            check
-            for r in registrations
-            if isinstance(r.fn, Entry) and r.matches(model, operation, item=True)
-            for check in r.fn.checks(model, operation)
-        ]
 
     def has_auth(self, operation: Operation) -> bool:
         """Whether middleware of the auth step stands before such a request, which is about no model."""

@@ -41,7 +41,6 @@ from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.scope import ScopeTable, TableRule
 from maniflex.query.operators import Op
 from maniflex.query.parse import pairs
 from maniflex.query.query import (
@@ -61,6 +60,8 @@ from maniflex.query.query import (
 
 if TYPE_CHECKING:
     from maniflex.app.server import Server
+    from maniflex.pipeline.rules.model_rules import ServerRules
+    from maniflex.pipeline.rules.scopes import TableRule
     from maniflex.pipeline.runtime import Runtime, Work
 
 
@@ -533,11 +534,11 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         request = self
         while request.parent is not None:
             request = request.parent
-        names = self.runtime.redactions.hidden(request, self.runtime.store(model).meta.cls)
+        names = self.runtime.rules[self.runtime.store(model).meta.cls].hidden_fields(request)
         return names if isinstance(names, frozenset) else await names
 
     async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
-        names = await self.redacted(model.cls) if model.cls in self.runtime.redactions else ()
+        names = await self.redacted(model.cls)
         return tuple([field for field in model.fields if field.api in names])
 
     async def read_query(
@@ -558,7 +559,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         while request.parent is not None:
             request = request.parent
         listings = self.runtime.store(model).listings
-        return await self.runtime.redactions.read(
+        return await self.runtime.rules.read(
             request, lambda hiding: listings.parse_conditions(filters, sorts, hiding)
         )
 
@@ -614,16 +615,16 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         return current_tx(self.adapter)
 
     @property
-    def rules(self) -> ScopeTable:
-        """The scope rules that bind code here, by the name of the model."""
-        return self.runtime.scopes
+    def rules(self) -> ServerRules | None:
+        rules = self.runtime.rules
+        return rules if rules.scoped_models else None
 
     async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         return await rule.rule.conditions(self)
 
     def require_raw_sql(self) -> None:
         """Refuse SQL of the application in an action that rules bind: they cannot be put into it."""
-        if self.operation is Operation.ACTION and (self.runtime.scopes or self.bound_action):
+        if self.operation is Operation.ACTION and (self.rules is not None or self.bound_action):
             raise RawSqlRefused()
 
     def unscoped(self) -> Unscoped:

@@ -34,8 +34,9 @@ from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import JSON, Response, error_response
 from maniflex.pipeline.routes import Endpoint, set_params
+from maniflex.pipeline.rules.model_rules import ServerRules
+from maniflex.pipeline.rules.scopes import TableRule
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope import ScopeTable, TableRule
 from maniflex.query.query import Forced, Narrowed
 
 C = TypeVar("C", bound=Context)
@@ -271,8 +272,9 @@ class Scoped(DatabaseAccess):
         self._is_run = is_run
 
     @property
-    def rules(self) -> ScopeTable:
-        return self.runtime.scopes
+    def rules(self) -> ServerRules | None:
+        rules = self.runtime.rules
+        return rules if rules.scoped_models else None
 
     async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         try:
@@ -283,7 +285,7 @@ class Scoped(DatabaseAccess):
             raise
 
     def require_raw_sql(self) -> None:
-        if self.runtime.scopes:
+        if self.rules is not None:
             refusal = RawSqlRefused()
             raise Fatal(str(refusal)) if self._is_run else refusal
 

@@ -87,25 +87,21 @@ class _ModelRoutes:
         self._model = model
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
-        self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
+        self._rules = rules = runtime.rules[model.cls]
+        self._checks = row_checks(model, rules.checks(Operation.UPDATE))
         self._db = Database(store, serializer, runtime, self._checks)
-        policies = runtime.policies.get(model.name)
-        self._policies = policies
-        rules = runtime.scopes.get(model.name, ())
         self._written = {
-            operation: judge_of_written(store, rules, policies, operation)
+            operation: judge_of_written(store, rules, operation)
             for operation in (Operation.CREATE, Operation.UPDATE)
         }
         self._files = runtime.file_routes.get(model.cls)
         self._takes_forms = self._files is not None and self._files.takes_forms
-        self._writes = None if policies is None else PolicedWrites(self._db, policies)
-        respond = RedactedRespond if model.cls in runtime.redactions else Respond
-        self._respond = respond(
-            serializer,
-            computed_fields,
-            etags=bool(model.options.optimistic_lock),
-            transforms=runtime.transforms.get(model.cls, ()),
-            counts=store.counts and (policies is None or not policies.hides_rows),
+        self._writes = PolicedWrites(self._db, rules)
+        etags, counts = bool(model.options.optimistic_lock), store.counts and not rules.hides_rows
+        self._respond = (
+            RedactedRespond(serializer, computed_fields, rules, etags=etags, counts=counts)
+            if rules.redactions
+            else Respond(serializer, computed_fields, etags=etags, transforms=rules.transforms, counts=counts)
         )
 
     def collection(self) -> Iterator[Endpoint]:
@@ -120,7 +116,6 @@ class _ModelRoutes:
                 },
                 respond=self._respond.answer_list,
             )
-        policed = self._writes
         if self._model.options.query is None:
             yield self._endpoint(
                 "POST",
@@ -128,7 +123,7 @@ class _ModelRoutes:
                 defaults={
                     **self._body_steps(Operation.CREATE),
                     **self._validate_steps(Operation.CREATE, self._validate.create),
-                    "db": self._db.create if policed is None else policed.around_create(self._db.create),
+                    "db": self._writes.around_create(self._db.create),
                     **self._written_steps(Operation.CREATE),
                 },
                 respond=self._respond_to_write(Operation.CREATE, self._respond.answer_created, 201),
@@ -219,7 +214,7 @@ class _ModelRoutes:
             defaults={
                 **self._body_steps(Operation.UPDATE, deserialize),
                 **self._validate_steps(Operation.UPDATE, check),
-                "db": write if self._writes is None else self._writes.around_update(write),
+                "db": self._writes.around_update(write),
                 **self._written_steps(Operation.UPDATE),
             },
             respond=self._respond_to_write(Operation.UPDATE, self._respond.answer_record, 200),
@@ -264,12 +259,11 @@ class _ModelRoutes:
 
     def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default]:
         """The step that judges rows, where those of the model or of one it reaches have policies."""
-        table, store = self._routes.runtime.policies, self._db.store
-        own = None if self._policies is None else self._policies.of(operation, item=item)
-        reached = (self._model, *reachable_models(self._model, store.models))
-        if own is None and not any(meta.name in table for meta in reached):
+        rules, judge = self._routes.runtime.rules, self._rules.judge(operation, item=item)
+        reached = (self._model, *reachable_models(self._model, self._db.store.models))
+        if not judge and not any(rules[meta.cls].judges_rows for meta in reached):
             return {}
-        shown = ShownRows(store, table, own)
+        shown = ShownRows(rules, judge)
         return {"policies": shown.judge_one if item else shown.judge_many}
 
     def _written_steps(self, operation: Operation) -> dict[str, Default]:
@@ -292,7 +286,7 @@ class _ModelRoutes:
     def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default]:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
         composer, model = self._routes.composer, self._model
-        rules = value_rules(composer.checks(model, operation))
+        rules = value_rules(self._rules.checks(operation))
         if self._refuses_unknown and not any(isinstance(rule, UnknownFields) for rule in rules):
             rules.append(UnknownFields(model))
         if not rules:
@@ -311,9 +305,7 @@ class _ModelRoutes:
             Operation.DELETE,
             below="/{id}",
             item=True,
-            defaults={
-                "db": self._db.delete if self._writes is None else self._writes.around_delete(self._db.delete)
-            },
+            defaults={"db": self._writes.around_delete(self._db.delete)},
             respond=self._respond.answer_empty if own else self._respond.answer_deleted,
         )
 
@@ -324,7 +316,7 @@ class _ModelRoutes:
             below="/{id}/restore",
             item=True,
             defaults={
-                "db": self._db.restore if self._writes is None else self._writes.restore(),
+                "db": self._writes.restore(),
                 **self._written_steps(Operation.UPDATE),
             },
             respond=self._respond_to_write(Operation.UPDATE, self._respond.answer_record, 200),

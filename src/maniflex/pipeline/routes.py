@@ -190,7 +190,7 @@ class RouteBuilder:
 
     @property
     def _behind(self) -> tuple[Default, ...]:
-        return (redact_unwritten,) if self.runtime.redactions else ()
+        return (redact_unwritten,) if self.runtime.rules.has_redactions else ()
 
     def bare(
         self, method: str, path: str, handler: Handler, *, owner: str, about: RouteDocs, mount: Mount

@@ -27,16 +27,13 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body import BodyRoom
 from maniflex.pipeline.observation import RequestNumbers, Tracing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.rules.redactions import Redactions
-from maniflex.pipeline.scope import ScopeTable
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Offload, Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
 from maniflex.query.query import Scope
 
 if TYPE_CHECKING:
-    from maniflex.pipeline.rules.policies import PolicyTable
-    from maniflex.pipeline.rules.transforms import Transform
+    from maniflex.pipeline.rules.model_rules import ServerRules
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
@@ -53,8 +50,7 @@ class Runtime:
         adapter: Adapter,
         stores: Mapping[type[Model], Store],
         logger: logging.Logger,
-        scopes: ScopeTable | None = None,
-        policies: PolicyTable | None = None,
+        rules: ServerRules,
         file_desk: Any = None,
         background_logger: logging.Logger | None = None,
         tracing: Tracing | None = None,
@@ -64,8 +60,7 @@ class Runtime:
         self.adapter = adapter
         self.stores = stores
         self.logger = logger
-        self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
-        self.policies: PolicyTable = {} if policies is None else policies  # of each model that has any
+        self.rules = rules
         self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
@@ -80,9 +75,7 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
-        self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
-        self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields; filled likewise
-        self.redactions = Redactions(stores)  # likewise
+        self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields
         self.caller_checks: list[Callable[..., Any]] = []  # what every authenticator asks; likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None

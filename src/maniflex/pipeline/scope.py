@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from maniflex.db.changes import drop_settled as drop_settled
 from maniflex.db.changes import stamp as stamp
@@ -13,8 +11,7 @@ from maniflex.db.store import Store
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body
-from maniflex.pipeline.operation import Operation, covered
-from maniflex.query.query import Forced, Narrowed, Scope, fixed_values, related_models
+from maniflex.query.query import Forced, Scope, fixed_values, related_models
 
 SINGLETON_ID = "singleton"
 
@@ -58,30 +55,3 @@ def singleton_id(model: ModelMeta, scope: Scope) -> str:
         return SINGLETON_ID
     digest = hashlib.blake2b(repr(sorted(values.items())).encode(), digest_size=12)
     return f"{SINGLETON_ID}-{digest.hexdigest()}"
-
-
-# The scope rules of a server by model, as code that asks for rows looks them up.
-
-
-class BindingRule:
-    """A scope rule on one model."""
-
-    async def conditions(self, ctx: Any, /) -> Sequence[Forced | Narrowed]:
-        """The conditions that bind this caller; none where the rule is lifted."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class TableRule:
-    """A rule of the table: on one model, for some operations."""
-
-    rule: BindingRule
-    operations: frozenset[Operation]
-    binds_reached: bool  # it binds the rows that code reaches through another model
-
-    def covers(self, operation: Operation) -> bool:
-        """Whether it binds code that does this to a record, or asks for it."""
-        return covered(self.operations, operation, item=True)
-
-
-ScopeTable = Mapping[str, Sequence[TableRule]]

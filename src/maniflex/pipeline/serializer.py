@@ -26,7 +26,7 @@ from maniflex.query import cursor
 from maniflex.query.query import Query
 
 if TYPE_CHECKING:
-    from maniflex.pipeline.rules.transforms import Transform
+    from maniflex.pipeline.rules.model_rules import ModelRules
 
 _plain_encoder = msgspec.json.Encoder()
 _MOST_SELECTIONS = 256
@@ -226,7 +226,7 @@ Changing = list[tuple[type[Model], list[dict[str, Any]]]]
 
 def serialize_related(
     serializers: Mapping[type[Model], Serializer],
-    transforms: Mapping[type[Model], Sequence[Transform]],
+    rules: Mapping[type[Model], ModelRules],
     related: Related,
     changing: Changing,
 ) -> dict[str, Any]:
@@ -235,16 +235,16 @@ def serialize_related(
     Records of models with transforms are appended to `changing`, to be changed before they are written.
     """
     return {
-        name: _serialize_entries(serializers, transforms, entry, changing)
+        name: _serialize_entries(serializers, rules, entry, changing)
         if isinstance(entry, list)
-        else _serialize_entries(serializers, transforms, [entry], changing)[0]
+        else _serialize_entries(serializers, rules, [entry], changing)[0]
         for name, entry in related.items()
     }
 
 
 def _serialize_entries(
     serializers: Mapping[type[Model], Serializer],
-    transforms: Mapping[type[Model], Sequence[Transform]],
+    rules: Mapping[type[Model], ModelRules],
     entries: Sequence[IncludedRow],
     changing: Changing,
 ) -> list[Any]:
@@ -253,17 +253,17 @@ def _serialize_entries(
         return []
     model = entries[0].store.meta.cls
     serializer = serializers[model]
-    if model in transforms:
+    if rules[model].transforms:
         records = [serializer.fields(entry.row) for entry in entries]
         changing.append((model, records))
         for record, entry in zip(records, entries, strict=True):
-            record.update(serialize_related(serializers, transforms, entry.related, changing))
+            record.update(serialize_related(serializers, rules, entry.related, changing))
         return records
     struct_of = serializer.struct_of
     return [
         {
             **serializer.fields(entry.row),
-            **serialize_related(serializers, transforms, entry.related, changing),
+            **serialize_related(serializers, rules, entry.related, changing),
         }
         if entry.related
         else struct_of(entry.row)

@@ -85,4 +85,4 @@ def test_a_parent_in_another_database_stops_the_start() -> None:
 
 def test_a_server_without_rules_has_an_empty_table() -> None:
     server = make_server()
-    assert not server._seal().runtime.scopes
+    assert not server._seal().runtime.rules.scoped_models

@@ -236,10 +236,10 @@ class Attachment:
         database = Database(store, runtime.serializers[model.cls], runtime)
         read: Default = database.read_singleton if model.options.singleton else database.read
         defaults: dict[str, Default] = {"db": read}
-        policies = runtime.policies.get(model.name)
-        if policies is not None:
-            own = policies.of(Operation.READ_ATTACHMENT, item=True)
-            defaults["policies"] = ShownRows(store, runtime.policies, own).judge_one
+        rules = runtime.rules[model.cls]
+        if rules.judges_rows:
+            judge = rules.judge(Operation.READ_ATTACHMENT, item=True)
+            defaults["policies"] = ShownRows(runtime.rules, judge).judge_one
         for method in ("GET", "HEAD"):
             yield routes.endpoint(
                 method,
@@ -266,9 +266,7 @@ class Attachment:
             return
         if ctx.result is None:
             raise no_answer_error(ctx)
-        if self._model.cls in ctx.runtime.redactions and self._field.api in await ctx.redacted(
-            self._model.cls
-        ):
+        if self._field.api in await ctx.redacted(self._model.cls):
             raise NotFound()  # as if there were no such field
         value = getattr(ctx.result, self._field.name)
         if self._rules.is_list:

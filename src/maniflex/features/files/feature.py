@@ -49,7 +49,8 @@ def prepare_file_routes(routes: RouteBuilder, models: Iterable[ModelMeta]) -> No
             continue
         runtime.file_routes[meta.cls] = ModelUploads(routes, runtime.stores[meta.cls], desk)
         if desk.has_storage:
-            runtime.transforms.setdefault(meta.cls, []).extend(url_transforms(meta, desk))
+            for transform in url_transforms(meta, desk):
+                runtime.rules.add_transform(meta.cls, transform)
 
 
 def path_without_storage(runtime: Runtime, models: Iterable[ModelMeta], actions: Iterable[Action]) -> str:
@@ -392,8 +393,7 @@ class ModelUploads:
             if is_singleton:
                 return None
             raise NotFound(model=meta.name, record_id=record_id)
-        if meta.name in ctx.runtime.policies:
-            await ctx.runtime.policies[meta.name].require_changeable(ctx, store.record(row))
+        await ctx.runtime.rules[meta.cls].judge_of_changes.require_row(ctx, row)
         error = store.lock_refusal(row)
         if error is not None:
             raise error

@@ -21,8 +21,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import status_of
 from maniflex.pipeline.routes import RouteBuilder, serves
-from maniflex.pipeline.rules.policies import RowPolicies
 from maniflex.pipeline.rules.reach import Guard, Refused, admit
+from maniflex.pipeline.rules.row_judge import RowJudge
 from maniflex.pipeline.scope import require_binding
 from maniflex.query.query import reachable_models
 
@@ -36,7 +36,7 @@ class RecordReader:
     store: Store
     operation: Operation  # that shows such a record to clients
     guard: Guard | None  # the auth middleware of the model that the route has not passed
-    policies: RowPolicies | None
+    judge: RowJudge
 
 
 def record_readers(
@@ -55,11 +55,9 @@ def record_readers(
         guards = routes.composer.guards(
             [meta], model, operation, item=operation is not Operation.CREATE, asked=shown_by
         )
-        policies = runtime.policies.get(meta.name)
-        judges = None
-        if policies is not None:
-            judges = policies.of(shown_by, item=True) if is_read else policies.of_included
-        readers[meta.name] = RecordReader(runtime.stores[meta.cls], shown_by, guards.get(meta), judges)
+        rules = runtime.rules[meta.cls]
+        judge = rules.judge(shown_by, item=True) if is_read else rules.judge_of_included
+        readers[meta.name] = RecordReader(runtime.stores[meta.cls], shown_by, guards.get(meta), judge)
     return readers
 
 
@@ -179,18 +177,18 @@ class FileAccess:
 
 async def _is_shown(ctx: Context, reader: RecordReader, link: Link) -> bool:
     """Whether scopes, redaction and policies leave the field of the record to the caller."""
-    store, policies = reader.store, reader.policies
+    store, judge = reader.store, reader.judge
     field = store.meta.by_name.get(link.field)
     if field is None or field.hidden or field in await ctx.hidden_fields(store.meta):
         return False
     scope = await ctx.scope_of(store.meta, reader.operation)
-    if not scope and policies is None and store.meta.soft_delete is None:
+    if not scope and not judge and store.meta.soft_delete is None:
         return True
     try:
         row = await store.find(link.record_id, scope=require_binding(store, scope))
     except UnusableScope:
         return False
-    return row is not None and (policies is None or await policies.allow(ctx, store.record(row)))
+    return row is not None and await judge.allows_row(ctx, row)
 
 
 def _is_of_tenant(ctx: Context, file: StoredFile) -> bool:

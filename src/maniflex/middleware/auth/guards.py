@@ -15,8 +15,9 @@ from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, des
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import Admission, At, Middleware, Next, Registration, ask
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.rules.policies import Policy, PolicyEntry
-from maniflex.pipeline.rules.scopes import ScopeRule, Where
+from maniflex.pipeline.rules.policies import PolicyEntry, Where
+from maniflex.pipeline.rules.row_judge import Policy
+from maniflex.pipeline.rules.scopes import ScopeRule
 
 
 def require_role(*roles: str) -> Entry:

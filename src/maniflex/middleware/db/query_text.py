@@ -123,8 +123,8 @@ async def scopes_of_caller(ctx: Context) -> str:
     refuses such a caller says so too; where the code needs no rows of that rule, it does not end the request.
     """
     texts: dict[str, None] = {}
-    for rules in ctx.runtime.scopes.values():
-        for rule in rules:
+    for model in ctx.runtime.rules.scoped_models:
+        for rule in ctx.runtime.rules[model].scopes:
             try:
                 texts[scope_text(tuple(await rule.rule.conditions(ctx)))] = None
             except RequestError as refusal:

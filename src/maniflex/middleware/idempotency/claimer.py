@@ -541,7 +541,7 @@ def replay_answer(ctx: Context, answer: bytes | None) -> Awaitable[None] | None:
     if first.added_headers:
         ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response
-    return _hide_since(ctx, response, first.models) if ctx.runtime.redactions.rules else None
+    return _hide_since(ctx, response, first.models) if ctx.runtime.rules.has_redactions else None
 
 
 async def _hide_since(ctx: Context, response: Response, models: Sequence[str]) -> None:
@@ -560,8 +560,7 @@ async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:
     about: ModelMeta | None = ctx.model
     names: frozenset[str] = frozenset()
     for model in dict.fromkeys(classes if about is None else [about.cls, *classes]):
-        if model in ctx.runtime.redactions:
-            names |= await ctx.redacted(model)
+        names |= await ctx.redacted(model)
     return names
 
 

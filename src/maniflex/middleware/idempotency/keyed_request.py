@@ -94,7 +94,7 @@ class KeyedRequest(AnswersEarly):
         own = self._options.caller
         caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
         is_plain = ctx._query is None and not self._is_of_files and ctx.form is None
-        if not is_plain or ctx.runtime.scopes:  # a query may be bound
+        if not is_plain or ctx.runtime.rules.scoped_models:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
         if self._deserialize is None:
@@ -142,7 +142,7 @@ class KeyedRequest(AnswersEarly):
         """The caller within the rows that its request may touch, and within its files."""
         if ctx.forced:
             caller = f"{caller} in {scope_text(ctx.forced)}"
-        if ctx.runtime.scopes and (not ctx.forced or ctx.model is None):
+        if ctx.runtime.rules.scoped_models and (not ctx.forced or ctx.model is None):
             caller = f"{caller} bound to {await scopes_of_caller(ctx)}"
         if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
             # Files of another scope are not its caller's to name.

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from maniflex.errors import Forbidden
+from maniflex.errors import InvalidQuery, OutOfScope, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece
-from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, ask
-from maniflex.pipeline.rules.scopes import LAST, WhereRule
-from maniflex.query.query import Models, reachable_models
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import At
+from maniflex.pipeline.rules.row_judge import Policy, TablePolicy
+from maniflex.pipeline.rules.scopes import ALL, LAST, BindingRule, ask_once
+from maniflex.query.conditions import ConditionReader, condition_parts
+from maniflex.query.operators import Takes, operator
+from maniflex.query.query import Models, Narrowed, Query, reachable_models
 
 if TYPE_CHECKING:
     from maniflex.pipeline.entry import Placement, Seat
-    from maniflex.pipeline.registration import Middleware, Pipeline, Registration
-    from maniflex.pipeline.rules.scopes import Where
+    from maniflex.pipeline.registration import Middleware, Next, Pipeline, Registration
 
 UNCOUNTED_META: dict[str, Any] = {
     "type": "object",
@@ -114,123 +117,71 @@ def _meet(r: Registration, seat: Seat, meta: ModelMeta, operation: Operation) ->
     )
 
 
-def policy_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> PolicyTable:
-    """The policies of each model that has any, by its name."""
-    table: dict[str, list[TablePolicy]] = {}
-    metas = tuple(models)
+def declared_policies(
+    pipeline: Pipeline, models: Sequence[ModelMeta]
+) -> Iterator[tuple[type[Model], TablePolicy]]:
+    """The policies of a server, with the models whose rows they judge."""
     for r in pipeline.db.registrations:
         entry = r.fn
         if not isinstance(entry, PolicyEntry):
             continue
         policy = TablePolicy(entry.policy, r.operations, has_where=entry.where is not None)
-        for meta in metas:
-            is_meant = not meta.is_internal if r.models is None else meta.name in r.models
-            if is_meant:
-                table.setdefault(meta.name, []).append(policy)
-    return {name: ModelPolicies(name, policies) for name, policies in table.items()}
+        for meta in models:
+            if not meta.is_internal if r.models is None else meta.name in r.models:
+                yield meta.cls, policy
 
 
-# The policies of a server by model: functions of the application that judge single rows.
+# The `where` of a policy: conditions that bind lists of a model in SQL, as scope rules do.
 #
-# `auth.enforce` registers them; the steps that touch rows of a model look them up here when the server is
-# sealed. A server without policies has an empty table.
+# They bind what shows many rows or is worked out from them: lists, counts, exports, aggregates, searches
+# and the rows that other models lead to. Single records are for the policy to judge.
 
 
-Policy = Callable[[Any, Any], Any]  # of the context and the record: whether the caller may
+Where = Callable[[Context], Any]
 
 
-class Judged(Protocol):
-    """The context of a request, as far as policies need it."""
+class WhereRule(BindingRule):
+    """Binds the listed rows of one model to what a function says of the caller."""
 
-    policy_views: dict[str, Any] | None
+    def __init__(self, name: str, where: Where, model: ModelMeta, models: Models) -> None:
+        self.__name__ = name
+        self._where = where
+        self._model = model.name
+        self._reader = ConditionReader(Query(model, models))
 
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        conditions = await self.conditions(ctx)
+        query = ctx.current_query()
+        ctx._query = query.with_scope((*query.forced, *conditions))
+        await next()
 
-@dataclass(frozen=True, slots=True)
-class TablePolicy:
-    """A policy on one model, for some operations or for all."""
+    async def conditions(self, ctx: Context, /) -> Sequence[Narrowed]:
+        items = ask_once(self, self._where, ctx)
+        if inspect.isawaitable(items):
+            items = await items
+        if items is ALL:
+            return ()
+        if not items:
+            raise OutOfScope()
+        return [self._condition(item) for item in self._pairs(items)]
 
-    policy: Policy
-    operations: frozenset[Operation] | None
-    has_where: bool  # lists are bound in SQL to the rows that it allows
+    def _pairs(self, items: Any) -> Iterable[Any]:
+        pairs = items.items() if isinstance(items, Mapping) else items
+        if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+            raise UnusableScope(f"{self.__name__}: where gave {items!r}, which is no list of conditions")
+        return pairs
 
-    def covers(self, operation: Operation, *, item: bool) -> bool:
-        return self.operations is None or covered(self.operations, operation, item=item)
-
-
-class RowPolicies:
-    """The policies that judge the rows of one model for one operation; all of them must allow."""
-
-    def __init__(self, model: str, policies: Sequence[TablePolicy]) -> None:
-        self._model = model
-        self._functions = tuple(one.policy for one in policies)
-        self.hides_rows = not all(one.has_where for one in policies)  # that SQL does not leave out
-
-    async def allow(self, ctx: Judged, record: Model) -> bool:
-        """Whether the caller may touch the record."""
-        views = ctx.policy_views
-        if views is not None and self._model in views:
-            ctx = views[self._model]
-        for policy in self._functions:
-            if not await ask(ctx, policy, ctx, record):
-                return False
-        return True
-
-    async def require(self, ctx: Judged, record: Model) -> None:
-        """403 unless the caller may touch the record."""
-        if not await self.allow(ctx, record):
-            raise Forbidden()
-
-
-class ModelPolicies:
-    """All policies of one model."""
-
-    def __init__(self, model: str, policies: Sequence[TablePolicy]) -> None:
-        self._model = model
-        self._policies = tuple(policies)
-        of_lists = self.of(Operation.LIST, item=False)
-        # What is counted, searched or joined would tell of rows that SQL does not leave out.
-        self.hides_rows = of_lists is not None and of_lists.hides_rows
-        included = [
-            one
-            for one in policies
-            if one.covers(Operation.LIST, item=False) or one.covers(Operation.READ, item=True)
-        ]
-        self.of_included = RowPolicies(model, included) if included else None
-        self.hides_reached_rows = self.of_included is not None and self.of_included.hides_rows
-
-    def of(self, operation: Operation, *, item: bool) -> RowPolicies | None:
-        """Those that judge such an operation, on one record (`item`) or on many."""
-        policies = [one for one in self._policies if one.covers(operation, item=item)]
-        return RowPolicies(self._model, policies) if policies else None
-
-    def of_stored(self, operation: Operation) -> RowPolicies | None:
-        """Those that judge a stored row which such a write changes: who may not read it cannot change it."""
-        policies = [
-            one
-            for one in self._policies
-            if one.covers(operation, item=True) or one.covers(Operation.READ, item=True)
-        ]
-        return RowPolicies(self._model, policies) if policies else None
-
-    def of_answer(self, operation: Operation) -> RowPolicies | None:
-        """Those for reads that do not judge the row which such a write makes, but whether it is shown."""
-        policies = [
-            one
-            for one in self._policies
-            if one.covers(Operation.READ, item=True) and not one.covers(operation, item=True)
-        ]
-        return RowPolicies(self._model, policies) if policies else None
-
-    async def require_changeable(self, ctx: Judged, record: Model) -> None:
-        """403 unless the caller may change the record, for refusals that would tell of it."""
-        policies = self.of_stored(Operation.UPDATE)
-        if policies is not None:
-            await policies.require(ctx, record)
+    def _condition(self, item: Any) -> Narrowed:
+        try:
+            name, word, value = condition_parts(item, "where")
+            if value is None and _takes_value(word):
+                # What nobody set must not open the rows that have none; is_null says that it is meant.
+                raise OutOfScope()
+            return Narrowed(self._reader.condition(name, word, value, "where"), self._model, of_shown=True)
+        except InvalidQuery as error:
+            raise UnusableScope(f"{self.__name__}: where cannot bind {self._model}: {error}") from error
 
 
-PolicyTable = dict[str, ModelPolicies]
-
-
-def hidden_models(table: PolicyTable) -> frozenset[str]:
-    """The names of the models with rows that only a policy hides from requests to other models."""
-    return frozenset(name for name, policies in table.items() if policies.hides_reached_rows)
+def _takes_value(word: Any) -> bool:
+    kind = operator(word) if isinstance(word, str) else None
+    return kind is not None and kind.takes is not Takes.NOTHING

@@ -120,7 +120,7 @@ async def admit(
     scope = adopt(query.forced, view.current_query())
     if scope is not query.forced:
         ctx._query = query.with_scope(scope)
-    if view.auth is not ctx.auth and model.name in ctx.runtime.policies:
+    if view.auth is not ctx.auth and ctx.runtime.rules[model.cls].judges_rows:
         ctx.policy_views = {**(ctx.policy_views or {}), model.name: view}
 
 

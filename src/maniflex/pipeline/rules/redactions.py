@@ -2,7 +2,7 @@
 
 A rule is asked when an answer shows records of its model, or when a client names its field; at most once in a
 request, however many fields share its function. One that fails refuses the request, it never shows the
-field. `ctx.redacted(Model)` is the way here for code, and for every surface that shows records.
+field. `ctx.redacted(Model)` is the way here for code; who is asked is said by `model_rules.py`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from maniflex._callables import is_async
 from maniflex._fence import Fence
 from maniflex.db.store import Store
 from maniflex.errors import RequestError
 from maniflex.model.base import HiddenFields, Model
-from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import MEANT_FOR_TASKS, callback_failure
@@ -30,44 +29,18 @@ from maniflex.pipeline.serializer import simplifier
 from maniflex.query.query import (
     NOTHING,
     Hiding,
-    Query,
     SearchText,
-    Undetermined,
-    models_included,
-    reachable_models,
 )
 from maniflex.sql.listing import Listing
 from maniflex.sql.search import searchable_fields
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
-    from maniflex.pipeline.serializer import Serializer
 
 T = TypeVar("T")
 When = Callable[..., Any]  # of the context: whether the field is hidden, or an awaitable of that
 Names = frozenset[str]
 NONE: Names = frozenset()
-
-
-class Asked(Protocol):
-    """The context of a request, as far as rules of redaction look at it."""
-
-    redaction_answers: dict[int, tuple[Any, bool]] | None
-    _query: Query | None
-
-    @property
-    def operation(self) -> Operation: ...
-    @property
-    def model(self) -> ModelMeta | None: ...
-    @property
-    def auth(self) -> Any: ...
-    @property
-    def scope(self) -> Mapping[str, Any]: ...
-    @property
-    def runtime(self) -> Any: ...
-    @property
-    def as_of(self) -> Any: ...
-    def current_query(self) -> Query: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,153 +64,16 @@ class RedactionRule:
         return any(covered(self.operations, o, item=item) for o in operations for item in (True, False))
 
 
-class Redactions:
-    """The rules of a server, by model; empty in one that has none."""
-
-    def __init__(self, stores: Mapping[type[Model], Store]) -> None:
-        self._stores = stores
-        self.rules: dict[type[Model], list[RedactionRule]] = {}
-        self._of_field: dict[FieldMeta, list[RedactionRule]] = {}
-        self._classes = {store.meta.name: cls for cls, store in stores.items()}
-        self._open_serializers: dict[type[Model], Serializer] | None = None  # of models without rules
-        self._acting: dict[tuple[type[Model], Operation, ModelMeta | None], tuple[RedactionRule, ...]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.rules)
-
-    def __contains__(self, model: type[Model]) -> bool:
-        return model in self.rules
-
-    @property
-    def models(self) -> tuple[type[Model], ...]:
-        """The models with rules."""
-        return tuple(self.rules)
-
-    def waits(self, model: type[Model]) -> bool:
-        """Whether a rule of the model says by its form that its answer is to be awaited."""
-        return any(is_async(rule.when) for rule in self.rules.get(model, ()))
-
-    def add(self, rule: RedactionRule) -> None:
-        """Add a rule; before routes are made."""
-        self.rules.setdefault(rule.model, []).append(rule)
-        if rule.field is not None:
-            self._of_field.setdefault(rule.field, []).append(rule)
-
-    def guard_queries(self) -> None:
-        """Tell the readers of query strings which fields in their reach may be hidden."""
-        models = {store.meta.name: store.meta for store in self._stores.values()}
-        for store in self._stores.values():
-            reached = (store.meta, *reachable_models(store.meta, models))
-            fields = [field for meta in reached for field in meta.fields if field in self._of_field]
-            store.listings.guarded = frozenset(fields)
-            store.guarded = frozenset(f for f in store.meta.fields if f in self._of_field)
-
-    def step_for(self, model: ModelMeta, operation: Operation) -> RefuseHidden | None:
-        """The step that refuses queries about hidden fields, where a query can be about one."""
-        store = self._stores.get(model.cls)
-        is_needed = store is not None and store.listings.guarded and operation in Operation.READS
-        return RefuseHidden(self, store) if is_needed and store is not None else None
-
-    # -- of one request
-
-    def hidden(self, ctx: Asked, model: type[Model]) -> Names | Awaitable[Names]:
-        """The keys that this caller does not see in records of the model, or an awaitable of them."""
-        names = NONE
-        rules = self._acting.get((model, ctx.operation, ctx.model)) or self._rules_for(ctx, model)
-        for rule in rules:
-            value = _ask(ctx, rule.when)
-            if value is False:
-                continue
-            if value is not True:
-                return _hidden_later(ctx, rules[rules.index(rule) :], names, value)
-            names |= {rule.name}
-        return names
-
-    def _rules_for(self, ctx: Asked, model: type[Model]) -> tuple[RedactionRule, ...]:
-        about: ModelMeta | None = ctx.model
-        rules = self._acting.get((model, ctx.operation, about))
-        if rules is None:
-            is_own = about is not None and about.cls is model
-            candidates = self.rules.get(model, ())
-            rules = tuple([r for r in candidates if r.covers(ctx.operation, own=is_own)])
-            self._acting[model, ctx.operation, about] = rules
-        return rules
-
-    async def serializer(self, ctx: Asked, model: type[Model]) -> Serializer:
-        """How this caller sees records of a model."""
-        names = self.hidden(ctx, model)
-        serializer: Serializer = ctx.runtime.serializers[model]
-        return serializer.without(names if isinstance(names, frozenset) else await names)
-
-    async def included_serializers(self, ctx: Asked) -> Mapping[type[Model], Serializer]:
-        """How this caller sees the records that the request includes; no other model with rules is there."""
-        runtime = ctx.runtime
-        if self._open_serializers is None:
-            self._open_serializers = {cls: s for cls, s in runtime.serializers.items() if cls not in self}
-        names = dict.fromkeys(models_included(ctx.current_query().includes))
-        models = [cls for cls in map(self._classes.__getitem__, names) if cls in self]
-        if not models:
-            return self._open_serializers
-        return self._open_serializers | {cls: await self.serializer(ctx, cls) for cls in models}
-
-    async def read(self, ctx: Asked, read: Callable[[Hiding], T]) -> T:
-        """What `read` makes of a query to this caller, who is asked about as far as the query needs it."""
-        hiding = _RequestHiding(self._of_field)
-        while True:
-            try:
-                return read(hiding)
-            except Undetermined as undetermined:
-                hiding.known[undetermined.field] = await self._look_at(ctx, undetermined.field)
-
-    def hides_any(self, ctx: Asked, fields: Collection[FieldMeta]) -> bool | Awaitable[bool]:
-        """Whether one of these fields is hidden; something to await if that takes waiting."""
-        for field in fields:
-            for rule in self._of_field.get(field, ()):
-                value = _ask(ctx, rule.when) if rule in self._rules_for(ctx, rule.model) else False
-                if value is not False:
-                    return value
-        return False
-
-    async def _look_at(self, ctx: Asked, field: FieldMeta) -> tuple[bool, bool]:
-        """Whether a field is hidden, and whether it is closed."""
-        rules = self._of_field.get(field, ())
-        acting = [r for r in rules if r in self._rules_for(ctx, r.model)]
-        hiding_rules = [r for r in acting if await _answer_of(ctx, r.when)]
-        return bool(hiding_rules), any(r.closes_queries for r in hiding_rules)
-
-
-class _RequestHiding:
-    """How much a request has asked so far about fields that are hidden from its caller."""
-
-    def __init__(self, guarded: Collection[FieldMeta]) -> None:
-        self._guarded = guarded
-        self.known: dict[FieldMeta, tuple[bool, bool]] = {}
-
-    def hides(self, field: FieldMeta) -> bool:
-        return self._look_up(field)[0]
-
-    def closes(self, field: FieldMeta) -> bool:
-        return self._look_up(field)[1]
-
-    def _look_up(self, field: FieldMeta) -> tuple[bool, bool]:
-        if field not in self._guarded:
-            return False, False
-        if field not in self.known:
-            raise Undetermined(field)
-        return self.known[field]
-
-
 class RefuseHidden:
     """The step that answers a query about a hidden field as one about a field that does not exist.
 
     It stands behind the auth step. Query strings that name no such field pass with a look into a dict.
     """
 
-    def __init__(self, redactions: Redactions, store: Store) -> None:
-        self._redactions = redactions
+    def __init__(self, store: Store) -> None:
         self._store = store
 
-    def __call__(self, ctx: Asked) -> Awaitable[None] | None:
+    def __call__(self, ctx: Context) -> Awaitable[None] | None:
         query_string = ctx.scope["query_string"]
         # The query string of a history is about versions, and not about the fields of records.
         if not query_string or (ctx.operation is Operation.READ_HISTORY and ctx.as_of is None):
@@ -245,11 +81,11 @@ class RefuseHidden:
         listing = self._store.listings.get(query_string)
         if listing.is_refused:
             return self._judge(ctx, query_string, listing)
-        hides = self._redactions.hides_any(ctx, listing.asked) if listing.asked else False
+        hides = ctx.runtime.rules.hides_any(ctx, listing.asked) if listing.asked else False
         return None if hides is False else self._judge(ctx, query_string, listing, hides)
 
     async def _judge(
-        self, ctx: Asked, query_string: bytes, listing: Listing, hides: bool | Awaitable[bool] = True
+        self, ctx: Context, query_string: bytes, listing: Listing, hides: bool | Awaitable[bool] = True
     ) -> None:
         if not isinstance(hides, bool):
             await hides  # what it says is noted, and read again below with what else there is
@@ -261,7 +97,7 @@ class RefuseHidden:
                 fields = searchable_fields(self._store.meta)
                 closed_fields[:] = [f for f in fields if hiding.closes(f)]
 
-        await self._redactions.read(ctx, read)
+        await ctx.runtime.rules.read(ctx, read)
         if listing.is_refused:  # what nobody can read is not served as if it asked for everything
             self._store.listings.parse(query_string, NOTHING)
         query = ctx.current_query()
@@ -269,20 +105,20 @@ class RefuseHidden:
             ctx._query = query.with_(search=SearchText(query.search, tuple(closed_fields)))
 
 
-async def _hidden_later(
-    ctx: Asked, rules: Collection[RedactionRule], names: Names, first_answer: Awaitable[bool]
+async def names_hidden_later(
+    ctx: Context, rules: Collection[RedactionRule], names: Names, first_answer: Awaitable[bool]
 ) -> Names:
     """The names and those of these rules, the first of which was asked already."""
     first, *rest = rules
     if await first_answer:
         names |= {first.name}
     for rule in rest:
-        if await _answer_of(ctx, rule.when):
+        if await answer_of_rule(ctx, rule.when):
             names |= {rule.name}
     return names
 
 
-def _ask(ctx: Asked, when: When) -> Any:
+def ask_rule(ctx: Context, when: When) -> Any:
     """True, False, or something to await that says it."""
     answers = ctx.redaction_answers
     if answers is None:
@@ -303,13 +139,13 @@ def _ask(ctx: Asked, when: When) -> Any:
     return value
 
 
-async def _answer_of(ctx: Asked, when: When) -> bool:
-    value = _ask(ctx, when)
+async def answer_of_rule(ctx: Context, when: When) -> bool:
+    value = ask_rule(ctx, when)
     answer: bool = value if isinstance(value, bool) else await value
     return answer
 
 
-async def _await_answer(ctx: Asked, when: When, waiting: Awaitable[Any]) -> bool:
+async def _await_answer(ctx: Context, when: When, waiting: Awaitable[Any]) -> bool:
     try:
         value = bool(await waiting)
     except (RequestError, *MEANT_FOR_TASKS):
@@ -335,7 +171,7 @@ _PARTS_OF_VERSIONS = ("snapshot", "diff")  # fields of a history whose keys are 
 
 def has_records_to_redact(ctx: Context, response: Any) -> bool:
     """Whether an answer that is not written yet may show fields that are hidden from some callers."""
-    if not ctx.runtime.redactions or type(response) is not Response:
+    if not ctx.runtime.rules.has_redactions or type(response) is not Response:
         return False
     if response.body is not None or response.stream is not None:
         return False
@@ -420,20 +256,29 @@ class _RecordWriter(HiddenFields):
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Model):
             model = type(value)
-            if model in self._runtime.redactions:
+            if self._is_redacted(model):
                 serializer = self._runtime.serializers[model].without(self._hidden_in(model))
                 return serializer.struct_of(serializer.row(value))
-            parent = getattr(model, "__history_of__", None)
-            if parent is not None and parent in self._runtime.redactions:
+            parent = self._redacted_parent(model)
+            if parent is not None:
                 return self._version_of(parent, value)
         return self._simplify(value)
 
     def take_out(self, model: type, values: dict[str, Any]) -> dict[str, Any]:
-        parent = getattr(model, "__history_of__", None)
-        names = self._hidden_in(model) if model in self._runtime.redactions else NONE
-        if parent is not None and parent in self._runtime.redactions and self._hidden_in(parent):
+        parent = self._redacted_parent(model)
+        names = self._hidden_in(model) if self._is_redacted(model) else NONE
+        if parent is not None and self._hidden_in(parent):
             return {name: value for name, value in values.items() if name not in _PARTS_OF_VERSIONS}
         return {name: value for name, value in values.items() if name not in names} if names else values
+
+    def _is_redacted(self, model: type[Model]) -> bool:
+        rules = self._runtime.rules.get(model)
+        return rules is not None and bool(rules.redactions)
+
+    def _redacted_parent(self, model: type[Model]) -> type[Model] | None:
+        """The model whose versions records of this one are, if it has fields to redact."""
+        parent: type[Model] | None = getattr(model, "__history_of__", None)
+        return parent if parent is not None and self._is_redacted(parent) else None
 
     def _version_of(self, parent: type[Model], version: Model) -> Any:
         """A version of a record without the values that are hidden in the record itself."""
@@ -453,7 +298,7 @@ class _RecordWriter(HiddenFields):
         if model in self.unanswered:
             return NONE  # for now: what is written is not sent
         try:
-            answer = self._runtime.redactions.hidden(self._ctx, model)
+            answer = self._runtime.rules[model].hidden_fields(self._ctx)
         except RequestError as refusal:
             self.refusal = refusal
             return NONE
@@ -473,8 +318,8 @@ class _RecordWriter(HiddenFields):
 
         One that refuses does so for the records of its model, if there are any.
         """
-        for model in self._runtime.redactions.models:
-            if self._runtime.redactions.waits(model):
+        for model in self._runtime.rules.redacted_models:
+            if self._runtime.rules[model].waits:
                 try:
                     self._names[model] = await self._ctx.redacted(model)
                 except RequestError:

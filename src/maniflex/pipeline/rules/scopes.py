@@ -1,8 +1,8 @@
 """Scope rules: which rows of a model a caller may touch, wherever these rows show.
 
 A `ScopeRule` is registered once and binds its models in requests to them, where other models lead to
-them, and in code. `scope_table` gathers the rules of a server by model when it is sealed; a server
-without rules has an empty table and asks nothing. Which value binds a caller is worked out once in a
+them, and in code. `declared_scopes` gathers the rules of a server when it is sealed; a server without
+rules asks nothing. Which value binds a caller is worked out once in a
 request; a rule that cannot tell refuses, it never lets everything pass.
 """
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
 from maniflex.db.backed_store import operator_problems
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
+from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, opens_lists
 from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
 from maniflex.pipeline.registration import MEANT_FOR_TASKS, Admission, At, callback_failure
-from maniflex.pipeline.scope import BindingRule, ScopeTable, TableRule
-from maniflex.query.conditions import ConditionReader, condition_parts
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
-from maniflex.query.query import Forced, Models, Narrowed, Place, Query, field_along, forced_operand
+from maniflex.query.query import Forced, Models, Narrowed, Place, field_along, forced_operand
 from maniflex.query.values import require_operator
 
 if TYPE_CHECKING:
@@ -238,6 +238,27 @@ def unique_among_all(placement: Placement) -> Iterator[tuple[ScopeRule, ModelMet
                     yield rule, meta, field
 
 
+class BindingRule:
+    """A scope rule on one model."""
+
+    async def conditions(self, ctx: Any, /) -> Sequence[Forced | Narrowed]:
+        """The conditions that bind this caller; none where the rule is lifted."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """A rule of the table: on one model, for some operations."""
+
+    rule: BindingRule
+    operations: frozenset[Operation]
+    binds_reached: bool  # it binds the rows that code reaches through another model
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it binds code that does this to a record, or asks for it."""
+        return covered(self.operations, operation, item=True)
+
+
 class ModelRule(Admission, BindingRule):
     """A rule on the rows of one model.
 
@@ -347,18 +368,14 @@ class ActionRule:
                 yield rule
 
 
-def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
-    """The rules of each model that has any, by its name."""
-    metas = tuple(models)
-    table: dict[str, list[TableRule]] = {}
+def declared_scopes(
+    pipeline: Pipeline, models: Sequence[ModelMeta]
+) -> Iterator[tuple[type[Model], TableRule]]:
+    """The rules that bind code, with the models they are on."""
     for registration in pipeline.auth.registrations:
-        if not isinstance(registration.fn, Entry):
-            continue
-        for meta in metas:
-            rules = [*_table_rules(registration, meta)]
-            if rules:
-                table.setdefault(meta.name, []).extend(rules)
-    return table
+        if isinstance(registration.fn, Entry):
+            for meta in models:
+                yield from ((meta.cls, rule) for rule in _table_rules(registration, meta))
 
 
 _IN_CODE = (Operation.LIST, Operation.READ, Operation.CREATE, Operation.UPDATE, Operation.DELETE)
@@ -420,59 +437,3 @@ async def _await_once(rule: object, fn: Any, owner: Context, auth: Any, waiting:
     assert owner.rule_values is not None
     owner.rule_values[rule] = (auth, value)
     return value
-
-
-# The `where` of a policy: conditions that bind lists of a model in SQL, as scope rules do.
-#
-# They bind what shows many rows or is worked out from them: lists, counts, exports, aggregates, searches
-# and the rows that other models lead to. Single records are for the policy to judge.
-
-
-Where = Callable[[Context], Any]
-
-
-class WhereRule(BindingRule):
-    """Binds the listed rows of one model to what a function says of the caller."""
-
-    def __init__(self, name: str, where: Where, model: ModelMeta, models: Models) -> None:
-        self.__name__ = name
-        self._where = where
-        self._model = model.name
-        self._reader = ConditionReader(Query(model, models))
-
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        conditions = await self.conditions(ctx)
-        query = ctx.current_query()
-        ctx._query = query.with_scope((*query.forced, *conditions))
-        await next()
-
-    async def conditions(self, ctx: Context, /) -> Sequence[Narrowed]:
-        items = ask_once(self, self._where, ctx)
-        if inspect.isawaitable(items):
-            items = await items
-        if items is ALL:
-            return ()
-        if not items:
-            raise OutOfScope()
-        return [self._condition(item) for item in self._pairs(items)]
-
-    def _pairs(self, items: Any) -> Iterable[Any]:
-        pairs = items.items() if isinstance(items, Mapping) else items
-        if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-            raise UnusableScope(f"{self.__name__}: where gave {items!r}, which is no list of conditions")
-        return pairs
-
-    def _condition(self, item: Any) -> Narrowed:
-        try:
-            name, word, value = condition_parts(item, "where")
-            if value is None and _takes_value(word):
-                # What nobody set must not open the rows that have none; is_null says that it is meant.
-                raise OutOfScope()
-            return Narrowed(self._reader.condition(name, word, value, "where"), self._model, of_shown=True)
-        except InvalidQuery as error:
-            raise UnusableScope(f"{self.__name__}: where cannot bind {self._model}: {error}") from error
-
-
-def _takes_value(word: Any) -> bool:
-    kind = operator(word) if isinstance(word, str) else None
-    return kind is not None and kind.takes is not Takes.NOTHING

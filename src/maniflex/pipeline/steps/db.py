@@ -43,7 +43,7 @@ def listing_of(ctx: Context, store: Store) -> Listing:
         listing = store.listing(query)
     elif listing.query is not query:
         listing = listing.with_query(query)
-    if query.select is not None and store.meta.name in ctx.runtime.policies:
+    if query.select is not None and ctx.runtime.rules[store.meta.cls].judges_rows:
         return listing.with_all_fields()  # a policy looks at whole records
     return listing
 
@@ -315,9 +315,9 @@ class Database:
 
     async def _version_check(self, ctx: Context) -> Callable[[Row, str | None], None]:
         """What compares a row with `If-Match`: the tags a caller knows are of the fields it sees."""
-        redactions, model = self._runtime.redactions, self.store.meta.cls
-        is_asked = self._optimistic and model in redactions and ctx.header("if-match") is not None
-        serializer = await redactions.serializer(ctx, model) if is_asked else self._serializer
+        rules = self._runtime.rules[self.store.meta.cls]
+        is_asked = self._optimistic and rules.redactions and ctx.header("if-match") is not None
+        serializer = await rules.serializer(ctx) if is_asked else self._serializer
         return partial(_check_version, serializer)
 
 

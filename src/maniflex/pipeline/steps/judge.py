@@ -100,9 +100,7 @@ class Judge:
         row = await store.find(record_id, scope=ctx.forced)
         if row is None:
             return ()
-        policies = ctx.runtime.policies.get(self._model.name)
-        if policies is not None:
-            await policies.require_changeable(ctx, store.record(row))
+        await ctx.runtime.rules[self._model.cls].judge_of_changes.require_row(ctx, row)
         lock_error = store.lock_refusal(row)
         if lock_error is not None:
             raise lock_error

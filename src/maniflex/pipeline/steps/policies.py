@@ -14,30 +14,31 @@ from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.rules.policies import ModelPolicies, PolicyTable, RowPolicies
-from maniflex.pipeline.scope import TableRule, stamp
+from maniflex.pipeline.rules.model_rules import ModelRules, ServerRules
+from maniflex.pipeline.rules.row_judge import RowJudge
+from maniflex.pipeline.scope import stamp
 from maniflex.pipeline.steps.db import Database
+from maniflex.query.query import Query
 
 
 class PolicedWrites:
     """Puts the policies of one model around the steps that write it."""
 
-    def __init__(self, database: Database, policies: ModelPolicies) -> None:
+    def __init__(self, database: Database, rules: ModelRules) -> None:
         self._database = database
         self._store = database.store
-        self._create = policies.of(Operation.CREATE, item=False)
-        self._update = policies.of_stored(Operation.UPDATE)
-        self._updated = policies.of(Operation.UPDATE, item=True)
-        self._delete = policies.of_stored(Operation.DELETE)
+        self._create = rules.judge(Operation.CREATE, item=False)
+        self._update = rules.judge_of_stored(Operation.UPDATE)
+        self._updated = rules.judge(Operation.UPDATE, item=True)
+        self._delete = rules.judge_of_stored(Operation.DELETE)
 
     def around_create(self, write: Default) -> Default:
         """The step that makes a record, which is judged before it is stored."""
-        return write if self._create is None else _PolicedCreate(self._database, self._create, write)
+        return _PolicedCreate(self._database, self._create, write) if self._create else write
 
     def around_update(self, write: Default) -> Default:
         """The step that changes a record: it must be allowed as it is, and as it becomes."""
-        policies = self._update
-        if policies is None:
+        if not self._update:
             return write
 
         write_judged = write if self._store.has_transactions else self._judging_first(write)
@@ -46,7 +47,7 @@ class PolicedWrites:
             if self._store.meta.options.singleton:
                 await self._database.provision(ctx)
             async with ctx.transaction():
-                await self._judge_stored(ctx, policies)
+                await self._judge_stored(ctx, self._update)
                 await _run(write_judged, ctx)
                 await self._judge_written(ctx)
 
@@ -56,62 +57,53 @@ class PolicedWrites:
         """The step for records that no transaction rolls back: what they become is judged before."""
 
         async def write_judged(ctx: Context) -> None:
-            with judged_first(self._store.meta, ctx.resource_id, partial(self._judge_outcome, ctx)):
+            with judged_first(self._store.meta, ctx.resource_id, partial(self._updated.require_row, ctx)):
                 await _run(write, ctx)
 
         return write_judged
 
     def around_delete(self, write: Default) -> Default:
         """The step that deletes a record."""
-        policies = self._delete
-        if policies is None:
+        if not self._delete:
             return write
 
         async def delete(ctx: Context) -> None:
             async with ctx.transaction():
-                await self._judge_stored(ctx, policies)
+                await self._judge_stored(ctx, self._delete)
                 await _run(write, ctx)
 
         return delete
 
     def restore(self) -> Default:
         """The step that brings a deleted record back: it must be allowed as it is, and as it becomes."""
-        policies = self._update
-        if policies is None:
+        if not self._update:
             return self._database.restore
 
         async def restore(ctx: Context) -> None:
-            async def judge(row: Row) -> None:
-                await policies.require(ctx, self._store.record(row))
-
             async with ctx.transaction():
-                await self._database.restore(ctx, judge)
+                await self._database.restore(ctx, partial(self._update.require_row, ctx))
                 await self._judge_written(ctx)
 
         return restore
 
-    async def _judge_stored(self, ctx: Context, policies: RowPolicies) -> None:
+    async def _judge_stored(self, ctx: Context, judge: RowJudge) -> None:
         tx = ctx.tx
         assert tx is not None
         scope = self._database.touchable(ctx)
         row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
-        await policies.require(ctx, self._store.record(row))
+        await judge.require_row(ctx, row)
 
     async def _judge_written(self, ctx: Context) -> None:
         assert ctx.row is not None
-        await self._judge_outcome(ctx, ctx.row)
-
-    async def _judge_outcome(self, ctx: Context, row: Row) -> None:
-        if self._updated is not None:
-            await self._updated.require(ctx, self._store.record(row))
+        await self._updated.require_row(ctx, ctx.row)
 
 
 class _PolicedCreate:
     """The create step of a model whose new records are judged."""
 
-    def __init__(self, database: Database, policies: RowPolicies, write: Default) -> None:
+    def __init__(self, database: Database, judge: RowJudge, write: Default) -> None:
         self._meta = database.store.meta
-        self._policies = policies
+        self._judge = judge
         self._write = write
 
     async def __call__(self, ctx: Context) -> None:
@@ -121,7 +113,7 @@ class _PolicedCreate:
         if ctx.forced:
             stamp(self._meta, ctx.forced, ctx._record.__dict__)
         # A copy: what a policy does to it is not stored.
-        await self._policies.require(ctx, self._meta.cls._from_db(dict(ctx._record.__dict__)))
+        await self._judge.require(ctx, self._meta.cls._from_db(dict(ctx._record.__dict__)))
         await _run(self._write, ctx)
 
 
@@ -142,30 +134,26 @@ Step = Callable[[Context], Awaitable[None] | None]
 class ShownRows:
     """Judges the rows of one model, and those of other models that came along with them."""
 
-    def __init__(self, store: Store, table: PolicyTable, own: RowPolicies | None) -> None:
-        self._store = store
-        self._table = table
-        self._own = own
-        self._counts = own is None or not own.hides_rows
+    def __init__(self, rules: ServerRules, judge: RowJudge) -> None:
+        self._rules = rules
+        self._judge = judge
 
     async def judge_one(self, ctx: Context) -> None:
         """Refuse a record that the caller may not see."""
-        if self._own is not None and ctx.row is not None:
-            await self._own.require(ctx, self._store.record(ctx.row))
+        if ctx.row is not None:
+            await self._judge.require_row(ctx, ctx.row)
         if ctx.related:
-            ctx.related = await keep_allowed(ctx, self._table, ctx.related)
+            ctx.related = await keep_allowed(ctx, self._rules, ctx.related)
 
     async def judge_many(self, ctx: Context) -> None:
         """Drop the records that the caller may not see."""
-        if self._own is not None and ctx.rows is not None and ctx.listing is not None:
-            await self._drop_denied(ctx, self._own, ctx.rows)
+        if self._judge and ctx.rows is not None and ctx.listing is not None:
+            await self._drop_denied(ctx, ctx.rows, ctx.listing.query)
         if ctx.related:
-            ctx.related = await keep_allowed(ctx, self._table, ctx.related)
+            ctx.related = await keep_allowed(ctx, self._rules, ctx.related)
 
-    async def _drop_denied(self, ctx: Context, own: RowPolicies, rows: Sequence[Sequence[object]]) -> None:
-        assert ctx.listing is not None
-        query, record = ctx.listing.query, self._store.record
-        places = [i for i, row in enumerate(rows) if await own.allow(ctx, record(row))]
+    async def _drop_denied(self, ctx: Context, rows: Sequence[Row], query: Query) -> None:
+        places = [i for i, row in enumerate(rows) if await self._judge.allows_row(ctx, row)]
         allowed_rows = [rows[i] for i in places]
         if ctx.related:
             ctx.related = [ctx.related[i] for i in places]
@@ -173,7 +161,7 @@ class ShownRows:
         # Of a page that is denied as a whole the walk goes on behind its last row all the same.
         ends = allowed_rows or rows
         ctx.page_ends = (ends[0], ends[-1]) if ends else None
-        if not self._counts:
+        if self._judge.hides_rows:
             if query.cursor is None:
                 ctx.more = query.page * (query.limit or 0) < ctx.total
             ctx.total = len(allowed_rows)
@@ -186,10 +174,10 @@ class WrittenRow:
     then the answer to the write has the id of the record alone.
     """
 
-    def __init__(self, store: Store, *, is_scoped: bool, policies: RowPolicies | None) -> None:
+    def __init__(self, store: Store, judge: RowJudge, *, is_scoped: bool) -> None:
         self._store = store
         self._is_scoped = is_scoped
-        self._policies = policies
+        self._judge = judge
 
     async def judge(self, ctx: Context) -> None:
         """Note whether the caller may read the record; the step behind the one that writes it."""
@@ -203,12 +191,11 @@ class WrittenRow:
                 ctx.logger.exception("whether the caller may read what it wrote could not be told")
 
     async def _is_readable(self, ctx: Context, row: Row) -> bool:
-        record = self._store.record(row)
         if self._is_scoped:
             scope = await ctx.scope_of(self._store.meta, Operation.READ)
-            if await self._store.find(record.id, scope=scope, tx=ctx.tx) is None:
+            if await self._store.find(self._store.record(row).id, scope=scope, tx=ctx.tx) is None:
                 return False
-        return self._policies is None or await self._policies.allow(ctx, record)
+        return await self._judge.allows_row(ctx, row)
 
     def around_answer(self, answer: Step, status: int) -> Step:
         """The response step, which answers with the id where the record is not for the caller."""
@@ -222,45 +209,39 @@ class WrittenRow:
         return respond
 
 
-def judge_of_written(
-    store: Store, rules: Sequence[TableRule], policies: ModelPolicies | None, operation: Operation
-) -> WrittenRow | None:
+def judge_of_written(store: Store, rules: ModelRules, operation: Operation) -> WrittenRow | None:
     """What judges the records of such a write; None where rules for reads bind the write itself."""
-    is_scoped = any(r.covers(Operation.READ) and not r.covers(operation) for r in rules)
-    judges = None if policies is None else policies.of_answer(operation)
-    if not is_scoped and judges is None:
-        return None
-    return WrittenRow(store, is_scoped=is_scoped, policies=judges)
+    judge, is_scoped = rules.judge_of_answer(operation), rules.is_read_apart(operation)
+    return WrittenRow(store, judge, is_scoped=is_scoped) if judge or is_scoped else None
 
 
-async def keep_allowed(ctx: Context, table: PolicyTable, related: Sequence[Related]) -> list[Related]:
+async def keep_allowed(ctx: Context, rules: ServerRules, related: Sequence[Related]) -> list[Related]:
     """Related rows without those that policies deny, and without all that came along with these."""
     verdicts: dict[int, bool] = {}
-    return [await _allowed_relations(ctx, table, relations, verdicts) for relations in related]
+    return [await _allowed_relations(ctx, rules, relations, verdicts) for relations in related]
 
 
 async def _allowed_relations(
-    ctx: Context, table: PolicyTable, relations: Related, verdicts: dict[int, bool]
+    ctx: Context, rules: ServerRules, relations: Related, verdicts: dict[int, bool]
 ) -> Related:
     allowed: dict[str, IncludedRow | list[IncludedRow]] = {}
     for name, entry in relations.items():
         if isinstance(entry, list):
-            allowed[name] = [one for one in entry if await _is_allowed(ctx, table, one, verdicts)]
-        elif await _is_allowed(ctx, table, entry, verdicts):
+            allowed[name] = [one for one in entry if await _is_allowed(ctx, rules, one, verdicts)]
+        elif await _is_allowed(ctx, rules, entry, verdicts):
             allowed[name] = entry
     return allowed
 
 
 async def _is_allowed(
-    ctx: Context, table: PolicyTable, entry: IncludedRow, verdicts: dict[int, bool]
+    ctx: Context, rules: ServerRules, entry: IncludedRow, verdicts: dict[int, bool]
 ) -> bool:
     """Whether the row may be shown; a row that many refer to is judged once."""
     verdict = verdicts.get(id(entry))
     if verdict is None:
-        policies = table.get(entry.store.meta.name)
-        judges = None if policies is None else policies.of_included
-        verdict = judges is None or await judges.allow(ctx, entry.store.record(entry.row))
+        judge = rules[entry.store.meta.cls].judge_of_included
+        verdict = await judge.allows_row(ctx, entry.row)
         verdicts[id(entry)] = verdict
         if verdict and entry.related:
-            entry.related = await _allowed_relations(ctx, table, entry.related, verdicts)
+            entry.related = await _allowed_relations(ctx, rules, entry.related, verdicts)
     return verdict

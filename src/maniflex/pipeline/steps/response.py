@@ -12,6 +12,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.response import Encode, Response, no_answer_error
+from maniflex.pipeline.rules.model_rules import ModelRules
 from maniflex.pipeline.rules.redactions import NONE
 from maniflex.pipeline.rules.transforms import Computed, Transform, change_records
 from maniflex.pipeline.serializer import Changing, Serializer, cursor_meta, encode_in_parts, serialize_related
@@ -188,13 +189,12 @@ class Respond:
             changing: Changing = []
             runtime = ctx.runtime
             serializers: Mapping[type[Model], Serializer] = runtime.serializers
-            if runtime.redactions:
-                serializers = await runtime.redactions.included_serializers(ctx)
+            if runtime.rules.has_redactions:
+                serializers = await runtime.rules.included_serializers(ctx)
             for values, relations in zip(data, ctx.related, strict=False):
-                values.update(serialize_related(serializers, runtime.transforms, relations, changing))
+                values.update(serialize_related(serializers, runtime.rules, relations, changing))
             for model, records in changing:
-                transforms = runtime.transforms[model]
-                await change_records(ctx, (t for t in transforms if t.covers_included), records)
+                await change_records(ctx, runtime.rules[model].changes_of_included, records)
         return data
 
 
@@ -220,20 +220,20 @@ class RedactedRespond(Respond):
         self,
         serializer: Serializer,
         computed: Sequence[Computed],
+        rules: ModelRules,
         *,
         etags: bool,
-        transforms: Sequence[Transform] = (),
-        counts: bool = True,
+        counts: bool,
     ) -> None:
-        super().__init__(serializer, computed, etags=etags, transforms=transforms, counts=counts)
-        self._model = serializer.meta.cls
-        self._usual = Respond(serializer, computed, etags=etags, transforms=transforms, counts=counts)
+        super().__init__(serializer, computed, etags=etags, transforms=rules.transforms, counts=counts)
+        self._rules = rules
+        self._usual = Respond(serializer, computed, etags=etags, transforms=rules.transforms, counts=counts)
         self._steps: dict[frozenset[str], Respond] = {}
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        hidden = self._rules.hidden_fields(ctx)
         if hidden is NONE:
             return self._usual._answer_one(ctx, 201)
         if isinstance(hidden, frozenset):
@@ -243,7 +243,7 @@ class RedactedRespond(Respond):
     def answer_record(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        hidden = self._rules.hidden_fields(ctx)
         if hidden is NONE:
             return self._usual._answer_one(ctx, 200)
         if isinstance(hidden, frozenset):
@@ -253,7 +253,7 @@ class RedactedRespond(Respond):
     def answer_list(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        hidden = self._rules.hidden_fields(ctx)
         if hidden is NONE:
             return self._usual.answer_list(ctx)
         if isinstance(hidden, frozenset):

@@ -96,10 +96,8 @@ class Validate:
                 await outcome
         except ValidationFailed:
             row = await self._store.find(ctx.resource_id, scope=ctx.forced)
-            if row is not None and self._store.meta.name in ctx.runtime.policies:
-                await ctx.runtime.policies[self._store.meta.name].require_changeable(
-                    ctx, self._store.record(row)
-                )
+            if row is not None:
+                await ctx.runtime.rules[self._store.meta.cls].judge_of_changes.require_row(ctx, row)
             error = None if row is None else self._store.lock_refusal(row)
             if error is not None:
                 raise error from None
