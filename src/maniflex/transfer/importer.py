@@ -1,8 +1,8 @@
 """Rows of a file → requests: what a row becomes, what came of it, and an import from first row to last.
 
 The importer knows no database: it asks `RecordTarget`, which is the API as one person sees it, or the records
-themselves. `import_rows` is the one driver, for whoever keeps a `Ledger`; `batches.py` says which rows are
-stored together.
+themselves. `import_rows` is the one driver, for all who keep an `ImportLedger`; `batches.py` says which rows
+are stored together.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _refusal(row: SourceRow, problems: Sequence[tuple[str, str]]) -> RowOutcome:
 # One import from its first row to its last, whoever asks for it.
 
 
-class Ledger(Protocol):
+class ImportLedger(Protocol):
     """Where an import notes how far it is, and as whom it goes on."""
 
     async def target(self) -> RecordTarget:
@@ -235,7 +235,7 @@ class Ledger(Protocol):
 async def import_rows(
     rows: AsyncIterator[list[SourceRow]],
     importer: Importer,
-    ledger: Ledger,
+    ledger: ImportLedger,
     *,
     done: int = 0,
     is_rolled_back: bool = True,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
+from maniflex._tables import PartialTable
 from maniflex.admin.bulk_run import resume_record_change
 from maniflex.admin.call import Refusal
 from maniflex.admin.operations.commands import resume_work_change
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
 
 Resume = Callable[[PastVisitor], Awaitable[Change]]  # the change of a transfer as its person reaches it
-_EVENTS = {RowResult.CREATED: "create", RowResult.UPDATED: "update"}
+_EVENTS = PartialTable(
+    {RowResult.CREATED: "create", RowResult.UPDATED: "update"},
+    others="Nothing was changed, so nothing is noted.",
+)
 _PIECES_BETWEEN = 16  # of an export: after so many the person is asked for again
 
 
