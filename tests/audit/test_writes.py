@@ -237,6 +237,6 @@ async def test_models_that_are_not_audited_are_not_listened_to() -> None:
     server = audited(KeepingSink())
     server.seal()
     stores = server._seal().runtime.stores
-    assert stores[Plain].listeners == ()
+    assert stores[Plain].seam.listeners == ()
     assert type(stores[Plain]).__name__ == "Store"
-    assert len(stores[Order].listeners) == 1
+    assert len(stores[Order].seam.listeners) == 1

@@ -280,8 +280,8 @@ async def test_models_without_file_fields_are_not_listened_to(database_url: str)
     async with an_archive(database_url, Band, Album) as archive:
         stores = archive.server._seal().runtime.stores
 
-        assert not stores[Band].listeners
-        assert stores[Album].listeners
+        assert not stores[Band].seam.listeners
+        assert stores[Album].seam.listeners
 
 
 async def test_a_hook_in_a_request_stores_a_file_for_its_caller(database_url: str) -> None:

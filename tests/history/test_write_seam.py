@@ -14,10 +14,9 @@ import pytest
 
 from maniflex import Context, Model, Run, Server, field, scheduled
 from maniflex._caller import caller
-from maniflex.db import changes
-from maniflex.db.changes import Change
+from maniflex.db import write_seam
 from maniflex.db.port import Tx
-from maniflex.db.versioned_store import listen
+from maniflex.db.write_seam import Change
 from maniflex.testing import FakeClock, client
 
 
@@ -137,7 +136,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
     seam = Keeping()
     async with client(server, database=database_url, clock=clock) as http:
         for store in server._seal().runtime.stores.values():
-            listen(store, seam)
+            store.seam.listen(seam)
         yield World(server, http, seam, clock)
 
 
@@ -194,7 +193,7 @@ async def test_a_run_tells_for_whom_it_was_submitted(world: World) -> None:
 
 
 async def test_a_cascade_tells_every_row_in_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "BATCH", 3)
+    monkeypatch.setattr(write_seam, "BATCH", 3)
     shelf, fan = await world.server.db(Shelf).create(), await world.server.db(Fan).create()
     kept = await world.server.db(Book).create(fan_id=fan.id)
     for _ in range(7):

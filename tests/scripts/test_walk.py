@@ -11,13 +11,13 @@ import asyncpg
 
 ROOT = Path(__file__).parents[2]
 MOST = {
-    "SQLite": {"list": 18, "create": 25, "create with key, history and sign-in": 44, "run": 19},
-    "PostgreSQL": {"list": 18, "create": 24, "create with key, history and sign-in": 45, "run": 17},
+    "SQLite": {"list": 18, "create": 25, "create with key, history and sign-in": 42, "run": 20},
+    "PostgreSQL": {"list": 18, "create": 24, "create with key, history and sign-in": 42, "run": 17},
 }
 ENTERED = (
     "pipeline/steps/db.py: Database._budget, Database.list",
     "middleware/auth/bearer.py: Bearer",
-    "middleware/idempotency/keyed_request.py: ",
+    "middleware/idempotency/request.py: ",
     "sql/history.py: ",
     "background/runs/attempt.py: Attempt.__init__",
 )

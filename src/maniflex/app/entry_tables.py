@@ -14,9 +14,8 @@ from maniflex._service import Service, call
 from maniflex.audit.tables import AuditRow
 from maniflex.background.environment import Environment
 from maniflex.background.expired_rows import ExpiredRows, HistoryPruner, KeptHistory
-from maniflex.db.changes import Change
 from maniflex.db.port import Adapter, Tx
-from maniflex.db.versioned_store import listen
+from maniflex.db.write_seam import Change
 from maniflex.features.actions import Action
 from maniflex.features.history_options import how_long_kept
 from maniflex.model.base import Model
@@ -119,8 +118,8 @@ class EntryTables:
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 is_told = entry.listens_to_backends or metas[name].options.backend is None
                 listener = _EntryListener(entry, environment.adapter) if entry.stores else entry
-                if is_told and listener not in stores[name].listeners:
-                    listen(stores[name], listener)
+                if is_told and listener not in stores[name].seam.listeners:
+                    stores[name].seam.listen(listener)
 
     def services(self) -> Sequence[Service]:
         """The sweepers, where there is anything to sweep."""

@@ -49,11 +49,11 @@ from maniflex.db.backend import (
     plain_value,
 )
 from maniflex.db.budget import Budget, rows_size
-from maniflex.db.changes import ChangeKind, tell
 from maniflex.db.current import is_trial, judge_outcome, transaction
 from maniflex.db.port import STREAM_BATCH, Adapter, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.references import StoresByModel
 from maniflex.db.store import Store
+from maniflex.db.write_seam import ChangeKind, FollowUp
 from maniflex.errors import (
     BackendError,
     DeclarationError,
@@ -219,7 +219,11 @@ class BackedStore(Store):
 
     # -- writing
 
-    async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
+    async def create(
+        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, also: FollowUp | None = None
+    ) -> Row:
+        if also is not None:
+            self._refuse("shares no transaction with other writes")
         conditions = self._conditions_to_check(scope, writes=True)
         now = self.clock.now()
         stamps = {name: now for name in ("created_at", "updated_at") if name in self.meta.by_name}
@@ -312,9 +316,9 @@ class BackedStore(Store):
         self, kind: ChangeKind, record_id: str, *, before: Row | None = None, after: Row = ()
     ) -> Row:
         """Tell the listeners of a write, which is done already: their transaction is an empty one."""
-        if self.listeners:
+        if self.seam.listeners:
             async with transaction(self.adapter) as tx:
-                await tell(self, kind, tx, record_id, before=before, after=after or None)
+                await self.seam.tell(kind, tx, record_id, before=before, after=after or None)
         return after
 
     def _require_unlocked(self, row: Row) -> None:

@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from maniflex._caller import Source
-from maniflex.db import changes
-from maniflex.db.changes import ChangeKind, images, tell, tell_rows
+from maniflex.db import write_seam
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.db.references import StoresByModel
 from maniflex.db.unchanged import changed_rows, has_read, mark_changed, refuse_changed
+from maniflex.db.write_seam import ChangeKind
 from maniflex.errors import DeleteRestricted
 from maniflex.model.meta import ModelMeta, OnDelete, RelationKind
 from maniflex.sql import cascade as sql
@@ -203,22 +203,22 @@ class _Removal:
         if has_read(model, self._tx):
             query = sql.children(model, link.key, parents, _ALL, versioned=True)
             changed_ids = changed_rows(model, await self._tx.fetch(query), self._tx)
-        if link.store.needs_rows:
+        if link.store.seam.needs_rows:
             await self._unlink_and_tell(link, parents, stamps)
-        elif await self._tx.execute(sql.unlink(model, link.key, parents, stamps)) and link.store.listeners:
-            await tell(link.store, ChangeKind.UPDATE, self._tx, source=Source.SET_NULL)
+        elif await self._tx.execute(sql.unlink(model, link.key, parents, stamps)):
+            await link.store.seam.tell(ChangeKind.UPDATE, self._tx, source=Source.SET_NULL)
         mark_changed(model, changed_ids, self._tx)
 
     async def _unlink_and_tell(self, link: Link, parents: Sequence[str], stamps: Mapping[str, Any]) -> None:
         """Empty the keys batch by batch: those of one batch are empty when the next is looked up."""
         store, stamps = link.store, {**stamps, link.key: None}
         while True:
-            stored_rows = await self._tx.fetch(sql.referring(store.sql, link.key, parents, changes.BATCH))
+            stored_rows = await self._tx.fetch(sql.referring(store.sql, link.key, parents, write_seam.BATCH))
             rows = stored_rows if store.decode is None else [store.decode(row) for row in stored_rows]
             place = store.sql.names.index("id")
             await self._tx.execute(sql.stamp(store.sql, [row[place] for row in rows], stamps))
-            await tell_rows(store, ChangeKind.UPDATE, self._tx, rows, stamps, Source.SET_NULL)
-            if len(rows) < changes.BATCH:
+            await store.seam.tell_rows(ChangeKind.UPDATE, self._tx, rows, stamps, Source.SET_NULL)
+            if len(rows) < write_seam.BATCH:
                 return
 
     async def _delete_rows(
@@ -237,12 +237,11 @@ class _Removal:
             elif link.store.meta.locks:
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True
-        if store.needs_rows:
+        if store.seam.needs_rows:
             await self._remove_and_tell(store, ids, marks, physically, source)
         else:
             await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
-            if store.listeners:
-                await tell(store, ChangeKind.DELETE, self._tx, source=source)
+            await store.seam.tell(ChangeKind.DELETE, self._tx, source=source)
         for link in links:
             if link.action is OnDelete.SET_NULL:
                 await self._unlink(link, ids)
@@ -257,11 +256,11 @@ class _Removal:
         physically: bool,
         source: Source | None,
     ) -> None:
-        for start in range(0, len(ids), changes.BATCH):
-            some = ids[start : start + changes.BATCH]
-            rows = await images(store, self._tx, some)
+        for start in range(0, len(ids), write_seam.BATCH):
+            some = ids[start : start + write_seam.BATCH]
+            rows = await store.seam.images(self._tx, some)
             await self._tx.execute(sql.remove(store.sql, some, marks, marked=physically))
-            await tell_rows(store, ChangeKind.DELETE, self._tx, rows, marks or None, source)
+            await store.seam.tell_rows(ChangeKind.DELETE, self._tx, rows, marks or None, source)
 
     async def _restrict(self, store: Store, link: Link, ids: Sequence[str]) -> None:
         apart = link.store is store  # a row that goes along restricts nothing
@@ -322,12 +321,12 @@ async def bring_back(circle: Circle, stamps: Mapping[str, Any], tx: Tx) -> None:
     """Take the mark of deletion off all of these."""
     for store, ids in circle.items():
         marks = {**stamps, **undeletion(store)}
-        rows = await images(store, tx, ids) if store.needs_rows else ()
+        rows = await store.seam.images(tx, ids) if store.seam.needs_rows else ()
         await tx.execute(sql.stamp(store.sql, ids, marks))
-        if store.needs_rows:
-            await tell_rows(store, ChangeKind.RESTORE, tx, rows, marks, Source.CASCADE)
-        elif store.listeners:
-            await tell(store, ChangeKind.RESTORE, tx, source=Source.CASCADE)
+        if store.seam.needs_rows:
+            await store.seam.tell_rows(ChangeKind.RESTORE, tx, rows, marks, Source.CASCADE)
+        else:
+            await store.seam.tell(ChangeKind.RESTORE, tx, source=Source.CASCADE)
 
 
 def undeletion(store: Store) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from maniflex._names import did_you_mean
-from maniflex.db.changes import check, complete
 from maniflex.db.includes import attach, load
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
+from maniflex.db.write_seam import check, complete
 from maniflex.errors import DeclarationError, UnusableQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history

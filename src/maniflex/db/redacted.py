@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from maniflex.db.changes import Change, ChangeKind
 from maniflex.db.port import Row
+from maniflex.db.write_seam import Change, ChangeKind
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from maniflex._caller import Source
 from maniflex._clock import Clock
 from maniflex.config import Limits
 from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, bring_back, circle_of, deletion, links_to, remove, undeletion
-from maniflex.db.changes import ChangeKind, ChangeListener, tell
 from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import CheckedReferences, References, StoresByModel
@@ -32,6 +32,7 @@ from maniflex.db.unchanged import (
     versions_read,
     write_unchanged,
 )
+from maniflex.db.write_seam import ChangeKind, FollowUp, WriteSeam
 from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
@@ -48,8 +49,6 @@ from maniflex.sql.where import Scope, parent_keys
 class Store:
     """Reads and writes rows of one model."""
 
-    listeners: Sequence[ChangeListener] = ()  # told of changes, of a `ListenedStore`
-    needs_rows = False  # whether a listener looks at the rows
     counts = True  # whether a page says how many rows there are in all
     has_transactions = True  # whether a transaction holds its rows against others, and rolls writes back
 
@@ -58,6 +57,7 @@ class Store:
         self.adapter = adapter
         self.home = adapter  # whose transactions a request to the model opens
         self.clock = clock
+        self.seam = WriteSeam(self)
         self.sql = ModelSql(meta, adapter.dialect, metadata)
         self.decode = self.sql.decode
         # On SQLite the transaction is the lock.
@@ -213,8 +213,13 @@ class Store:
         """Id, excerpt and score of the live rows that match best."""
         return await executor(self.adapter, tx).fetch(search.best(self.sql, text, limit, scope), budget)
 
-    async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
-        """Store a validated record as a new row and give the row back; what it refers to must exist."""
+    async def create(
+        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, also: FollowUp | None = None
+    ) -> Row:
+        """Store a validated record as a new row and give the row back; what it refers to must exist.
+
+        `also` adds a statement, to a write that is a transaction of its own.
+        """
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         self._indexed.check(values)
         references = await self.references.to_check(values, scope) if self.references is not None else ()
@@ -223,7 +228,11 @@ class Store:
         else:
             statement = write.insert(self.sql, values)
         try:
-            rows = await executor(self.adapter, tx).write(statement)
+            rows: Sequence[Row]
+            if also is None and not self.seam.listeners:
+                rows = await executor(self.adapter, tx).write(statement)
+            else:
+                rows = await self.seam.create(statement, values, tx, also)
         except ConstraintViolation as error:
             self._name_fields(error)
             raise
@@ -233,6 +242,15 @@ class Store:
 
     async def provision(self, record: Model) -> Row | None:
         """Store the record unless there is one of that id already; the row, if it is new."""
+        if not self.seam.listeners:
+            return await self._provision(record)
+        async with self.seam.transaction(None) as tx:
+            row = await self._provision(record)
+            if row is not None:
+                await self.seam.tell(ChangeKind.CREATE, tx, record.id, after=row, source=Source.PROVISION)
+            return row
+
+    async def _provision(self, record: Model) -> Row | None:
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         run = executor(self.adapter)
         inserted_rows: Sequence[Row] = await run.write(write.insert(self.sql, values, ignore_existing=True))
@@ -272,12 +290,13 @@ class Store:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
         references = await self.references.to_check(changes, scope) if self.references is not None else ()
-        run = executor(self.adapter, tx)
         try:
-            if run.read_versions is None or held is not None:
-                rows = await run.write(write.update(self.sql, record_id, values, scope, references))
+            rows: Sequence[Row]
+            if self.seam.listeners:
+                rows = await self.seam.update(record_id, values, scope, references, tx, held)
             else:
-                rows = await self._update_unchanged(record_id, values, scope, references, run)
+                run = executor(self.adapter, tx)
+                rows = await self.write_update(record_id, values, scope, references, run, held)
         except ConstraintViolation as error:
             self._name_fields(error)
             raise
@@ -287,16 +306,30 @@ class Store:
             raise await self.why_untouched(record_id, scope, tx, otherwise=dangling)
         return rows[0] if self.decode is None else self.decode(rows[0])
 
-    # Apart from `update`, because the variables of a lambda make every call dearer.
-    async def _update_unchanged(
+    def write_update(
         self,
         record_id: str,
         changes: Mapping[str, Any],
         scope: Scope,
         references: CheckedReferences,
         run: Executor,
-    ) -> list[Row]:
-        return await write_unchanged(
+        held: Row | None,
+    ) -> Awaitable[list[Row]]:
+        """Run the statement of an update; on a row that we do not hold, only if it is as it was read here."""
+        if run.read_versions is None or held is not None:
+            return run.write(write.update(self.sql, record_id, changes, scope, references))
+        return self._update_unchanged(record_id, changes, scope, references, run)
+
+    # Apart, because the variables of a lambda make every call dearer.
+    def _update_unchanged(
+        self,
+        record_id: str,
+        changes: Mapping[str, Any],
+        scope: Scope,
+        references: CheckedReferences,
+        run: Executor,
+    ) -> Awaitable[list[Row]]:
+        return write_unchanged(
             self.sql,
             record_id,
             run,
@@ -332,6 +365,9 @@ class Store:
 
     async def note_unchanged(self, record_id: str, row: Row, tx: Tx | None = None) -> Row:
         """The row, of an update that has nothing to write; listeners are told of it all the same."""
+        if self.seam.listeners:
+            async with self.seam.transaction(tx) as own_tx:
+                await self.seam.tell(ChangeKind.UPDATE, own_tx, record_id, before=row, after=row)
         return row
 
     def _merge(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -347,14 +383,24 @@ class Store:
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
-        return await increment(self, record_id, deltas, scope, tx)
+        fields = self.meta.by_name
+        is_update = any(fields[name].kind is Kind.DECIMAL for name in deltas if name in fields)
+        if is_update or not self.seam.listeners:
+            return await increment(self, record_id, deltas, scope, tx)
+        async with self.seam.transaction(tx) as own_tx:
+            before = await self.seam.images(own_tx, [record_id]) if self.seam.needs_rows else []
+            row = await increment(self, record_id, deltas, scope, own_tx)
+            held = before[0] if before else None
+            await self.seam.tell(ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
+            return row
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
         """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
-        if self.links or self.listeners:
-            await remove(self, record_id, scope, tx)
-            return
         stamps = deletion(self.meta, self.clock.now())
+        if self.links or self.seam.listeners:
+            if self.links or not await self.seam.delete_at_once(record_id, stamps, scope, tx):
+                await remove(self, record_id, scope, tx)
+            return
         run = executor(self.adapter, tx)
         row_count = await write_unchanged(
             self.sql,
@@ -405,8 +451,8 @@ class Store:
             await bring_back(circle, time_stamp, tx)
             rows = await self.execute_write(statement, executor(self.adapter, tx))
         after = rows[0] if self.decode is None else self.decode(rows[0])
-        if self.listeners:
-            await tell(self, ChangeKind.RESTORE, tx, record_id, before=row, after=after)
+        if self.seam.listeners:
+            await self.seam.tell(ChangeKind.RESTORE, tx, record_id, before=row, after=after)
         return after
 
     async def execute_write(self, statement: Sql, run: Executor) -> Sequence[Row]:
@@ -458,6 +504,7 @@ class FieldsAtFault:
     """Names the fields of one model in errors about its constraints."""
 
     def __init__(self, meta: ModelMeta) -> None:
+        self._table = meta.table
         self._visible_fields = {f.column: f for f in meta.fields if not f.hidden}
         # What a value is unique within is the caller's own scope; only the value is at fault.
         self._within = {
@@ -467,7 +514,8 @@ class FieldsAtFault:
 
     def name_in(self, error: ConstraintViolation) -> None:
         """Say which fields are meant, unless the error says so already or no client knows them."""
-        if error.details is None and error.columns:
+        # A statement may write more than the row, such as a version of its history.
+        if error.details is None and error.columns and error.table in ("", self._table):
             columns = self._within.get(error.columns, error.columns)
             names = [self._visible_fields[c].api for c in columns if c in self._visible_fields]
             error.details = [{"field": name, "message": error.message} for name in names] or None

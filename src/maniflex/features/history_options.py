@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from maniflex._settings import read_duration
+from maniflex.db.history import HistoryWriter
 from maniflex.db.store import Store
-from maniflex.db.versioned_store import keep_history
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta, ModelOptions
@@ -58,7 +58,7 @@ def keep_histories(stores: Mapping[type[Model], Store], scope_names: Iterable[st
         if is_versioned(store.meta.options) and history_model(store.meta.cls) in stores:
             history = stores[history_model(store.meta.cls)]
             history.sql.binding_places = tuple(_binding_places(store, history, names))
-            keep_history(store, history, snapshots=keeps_snapshots(store.meta.options))
+            store.seam.listen(HistoryWriter(store, history, snapshots=keeps_snapshots(store.meta.options)))
 
 
 def _binding_places(store: Store, history: Store, names: Iterable[str]) -> Iterator[BindingPlace]:

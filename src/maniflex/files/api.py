@@ -15,7 +15,6 @@ from maniflex._service import Service
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Values
 from maniflex.config import Config
-from maniflex.db.versioned_store import listen
 from maniflex.errors import ConfigError
 from maniflex.files.cleaner import Cleaner, CleanReport
 from maniflex.files.desk import FileDesk
@@ -130,8 +129,8 @@ class Files(DeclaredPart):
         stores = [store for store in environment.stores.values() if file_fields(store.meta)]
         links = FileLinks(desk, [store.meta for store in stores])
         for store in stores:
-            if not any(isinstance(one, FileLinks) for one in store.listeners):
-                listen(store, links)
+            if not any(isinstance(one, FileLinks) for one in store.seam.listeners):
+                store.seam.listen(links)
         self._inventory = Inventory(desk, {store.meta.name: store for store in stores})
         self._cleaner = Cleaner(desk)
         desk.on_condemned = self._cleaner.wake

@@ -19,8 +19,8 @@ from weakref import WeakMethod
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.config import Config
-from maniflex.db.changes import after_commit_once
 from maniflex.db.current import current_tx, detached_context
+from maniflex.db.write_seam import after_commit_once
 from maniflex.errors import (
     DeclarationError,
     FileExists,

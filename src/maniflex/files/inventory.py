@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from maniflex.db.changes import images
 from maniflex.db.current import Primary
 from maniflex.db.port import Row
 from maniflex.db.store import Store
@@ -156,7 +155,7 @@ class Inventory:
         """Link the files that a record names under its lock; keys without a file are left to `check`."""
         rows = self._desk.rows
         async with store.adapter.transaction() as tx:
-            links = [link for row in await images(store, tx, [record_id]) for link in _links(store, row)]
+            links = [link for row in await store.seam.images(tx, [record_id]) for link in _links(store, row)]
             locked = await rows.lock(tx, {link.key for link in links}) if links else {}
             fitting = [link for link in links if link.key in locked and locked[link.key].state in WHOLE]
             if fitting:

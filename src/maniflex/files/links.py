@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.port import Row, Tx
+from maniflex.db.write_seam import Change, after_commit_once
 from maniflex.errors import FileForbidden, FileGone, RequestError, TooManyFiles, UnknownFile, ValidationFailed
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState, StoredFile

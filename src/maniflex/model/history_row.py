@@ -1,7 +1,7 @@
 """The history of a versioned model as a model of its own: `Invoice` has `InvoiceHistory`.
 
 Its class is made when the server is sealed, once for each parent. Its rows are written by the write seam
-(`db/versioned_store.py`) and by nothing else; the record they tell about is their relation `record`.
+(`db/history.py`) and by nothing else; the record they tell about is their relation `record`.
 """
 
 from __future__ import annotations

@@ -102,14 +102,11 @@ def written_number(raw_body: bytes, name: str) -> str | None:
 JSON_TYPE = b"application/json"
 
 
-def read_body(ctx: Context, by_name: Mapping[bytes, bytes] | None = None) -> Coroutine[Any, Any, bytes]:
-    """Await the whole body, which is JSON; a larger one than the limit is refused before it is kept.
-
-    `by_name` are the headers of the request, for callers that have them so: none of them is there twice.
-    """
+def read_body(ctx: Context) -> Coroutine[Any, Any, bytes]:
+    """Await the whole body, which is JSON; a larger one than the limit is refused before it is kept."""
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    return _read(ctx, owner, _check_headers(ctx, by_name, limit), limit)
+    return _read(ctx, owner, _check_headers(ctx, limit), limit)
 
 
 async def keep_body(ctx: Context) -> bytes:
@@ -130,7 +127,7 @@ async def keep_body(ctx: Context) -> bytes:
 def check_type_of_kept(ctx: Context) -> None:
     """Refuse a body that is no JSON, where code has read it before its content type was checked."""
     ctx.is_type_unchecked = False
-    _check_headers(ctx, None, len(ctx.raw_body or b"") or 1)
+    _check_headers(ctx, len(ctx.raw_body or b"") or 1)
 
 
 async def _read(ctx: Context, owner: Context, size: int, limit: int) -> bytes:
@@ -175,16 +172,9 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is larger than {limit} bytes")
 
 
-def _check_headers(ctx: Context, by_name: Mapping[bytes, bytes] | None, limit: int) -> int:
+def _check_headers(ctx: Context, limit: int) -> int:
     """Refuse what cannot be read; the most bytes that may come."""
     size = limit
-    if by_name is not None:
-        size = _size(by_name[b"content-length"], limit) if b"content-length" in by_name else limit
-        if by_name.get(b"content-type") != JSON_TYPE:
-            _check_type(by_name.get(b"content-type", b""))
-        if b"content-encoding" in by_name:
-            _check_encoding(by_name[b"content-encoding"])
-        return size
     for name, value in ctx.scope["headers"]:
         if name == b"content-length":
             size = _size(value, limit)

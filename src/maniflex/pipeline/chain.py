@@ -12,11 +12,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import takewhile
+from typing import Any, ClassVar
 
 from maniflex._callables import is_async
 from maniflex._caller import asking
 from maniflex.config import Trace
+from maniflex.db.port import Row
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, opens_lists
@@ -32,6 +34,7 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
+from maniflex.pipeline.response import Response
 from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.reach import (
     Guard,
@@ -104,7 +107,8 @@ class Composer:
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. The middleware for requests to `also` runs too.
         Where the application replaces the validate step, the default "rules" runs after it; "files" runs
-        at the end of that step in any case.
+        at the end of that step in any case. Where middleware that asks for the bytes of a body comes right
+        behind the deserialize step, that step is "read" before it and "parse" behind it.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         targets = ((model, operation), *also)
@@ -128,25 +132,15 @@ class Composer:
                 links += self._reach(model, operation, item)
             if name == "db" and "policies" in defaults:
                 links.append(("policies", None, defaults["policies"]))
-            links += links_at[At.AFTER]
+            if name == "deserialize" and "parse" in defaults:
+                links = _with_bytes_first(links, links_at[At.AFTER], defaults)
+            else:
+                links += links_at[At.AFTER]
             if name == "validate" and "files" in defaults:
                 links.append(("files", None, defaults["files"]))
         if early_answer is not None:
-            links = self._without_taken_over(links)
-            early_answer.hand_to([(middleware, default) for _, middleware, default in links])
+            early_answer.hand_to([middleware or default for _, middleware, default in links], defaults)
         return self._nest(links)
-
-    def _without_taken_over(self, links: Sequence[Link]) -> list[Link]:
-        """The links without the default steps that the middleware behind them runs by itself."""
-        chain: list[Link] = []
-        for link in links:
-            middleware: Any = link[1]
-            if chain and isinstance(middleware, AnswersEarly):
-                label, _, default = chain[-1]
-                if default and middleware.take_over(default, self._trace_default(label, default)):
-                    chain.pop()
-            chain.append(link)
-        return chain
 
     def _wrap_default(
         self,
@@ -362,6 +356,18 @@ class Composer:
                 ctx.logger.debug("← %s", label)
 
 
+def _with_bytes_first(
+    links: Sequence[Link], behind: Sequence[Link], defaults: Mapping[str, Default]
+) -> list[Link]:
+    """The links up to the deserialize step and those behind it, of which some may ask for bytes alone."""
+    asking = [*takewhile(lambda link: isinstance(link[1], AnswersEarly) and link[1].asks_for_bytes, behind)]
+    if not asking or links[-1][2] is not defaults["deserialize"]:
+        return [*links, *behind]
+    read, parse = defaults["read"], defaults["parse"]
+    rest = behind[len(asking) :]
+    return [*links[:-1], ("deserialize", None, read), *asking, ("deserialize", None, parse), *rest]
+
+
 def _matching(
     step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
 ) -> list[Registration]:
@@ -502,26 +508,22 @@ def steps_of(handler: Handler) -> tuple[Default, ...]:
 
 
 AnswerStep = Callable[[Context], Awaitable[None] | None]
+AnswerOfRow = Callable[[Row], Response]
 
 
 class EarlyAnswer:
     """The response step of one endpoint, which some middleware of it may have run already."""
 
-    def __init__(self, steps: Sequence[AnswerStep]) -> None:
+    def __init__(self, steps: Sequence[AnswerStep], of_row: AnswerOfRow | None = None) -> None:
         self._steps = tuple(steps)
+        self.of_row = of_row  # the answer to a create, where nothing but the stored row has a part in it
         self.has_takers = False
 
-    @property
-    def only_step(self) -> AnswerStep | None:
-        """The response step itself, where nothing else has a part in the answer."""
-        return self._steps[0] if len(self._steps) == 1 else None
-
-    def hand_to(self, chain: Sequence[tuple[Any, AnswerStep | None]]) -> None:
-        """Give the response step to the middleware of a chain, of that and of default steps, that runs it."""
-        for place, (middleware, _) in enumerate(chain):
-            if isinstance(middleware, AnswersEarly):
-                rest = chain[place + 1 :]
-                middleware.take_place(self, rest[0][1] if len(rest) == 1 else None)
+    def hand_to(self, links: Sequence[Any], defaults: Mapping[str, Default]) -> None:
+        """Give the response step to those of these links, middleware and default steps, that run it."""
+        for place, link in enumerate(links):
+            if isinstance(link, AnswersEarly):
+                link.take_place(self, before_row=links[place + 1 :] == [defaults.get("db")])
                 self.has_takers = True
 
     async def run(self, ctx: Context) -> None:
@@ -546,18 +548,15 @@ class AnswersEarly:
     """Middleware that runs the response step itself, while its transaction is open."""
 
     early_answer: EarlyAnswer  # of the endpoint it stands in
+    asks_for_bytes: ClassVar[bool] = False  # of the body, which it does not need to be parsed
 
     def __call__(self, ctx: Context, next: Callable[[], Awaitable[None]], /) -> Awaitable[None]:
         """A plain function: what it gives to await is `next()` itself where there is nothing to do."""
         raise NotImplementedError
 
-    def take_place(self, early_answer: EarlyAnswer, next_step: AnswerStep | None) -> None:
-        """Learn of the endpoint; `next_step` is given where it is all that comes behind."""
+    def take_place(self, early_answer: EarlyAnswer, *, before_row: bool) -> None:
+        """Learn of the endpoint; `before_row`: all that comes behind is the built-in database step."""
         self.early_answer = early_answer
-
-    def take_over(self, step: AnswerStep, run: AnswerStep) -> bool:
-        """Whether it runs the default step before it by itself; `run` is that step, with its trace if any."""
-        return False
 
     async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
         """Go around the handler of an action, whose request has been read and checked."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from maniflex._callables import label_of
 from maniflex._names import did_you_mean
-from maniflex.db.changes import Change
 from maniflex.db.port import Tx
+from maniflex.db.write_seam import Change
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.model.registry import name_of, unknown_model

@@ -17,9 +17,11 @@ from maniflex.query.query import Query, Scope
 from maniflex.sql.listing import Listing
 
 if TYPE_CHECKING:
+    from maniflex.db.write_seam import FollowUp
     from maniflex.pipeline.body import BodyPlace
     from maniflex.pipeline.chain import StepTimes
     from maniflex.pipeline.runtime import Runtime
+    from maniflex.pipeline.steps.deserialize import Deserialize
     from maniflex.pipeline.watch import WatchedRequest
 
 AsgiScope = MutableMapping[str, Any]
@@ -65,6 +67,7 @@ class Exchange:
     client_listing: Listing | None = None  # of the query string, as the client wrote it
     _query: Query | None = None  # as it stands; `ctx.query` replaces it
     _body: Any = None
+    unparsed: Deserialize | None = None  # the step that has read the bytes of the body and parses them later
     _record: Any = None  # of a create
     _new_id: str = ""  # of the record a create makes
     changes: dict[str, Any] | None = None  # of an update
@@ -73,6 +76,7 @@ class Exchange:
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
     key_claim: Any = None  # of a request with an idempotency key: its claim
+    follow_up: FollowUp | None = None  # of a create: a statement that is to be stored with the row
     policy_views: dict[str, Any] | None = None  # by model: who asks, where its own middleware says so
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 

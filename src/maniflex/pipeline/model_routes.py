@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Default, Target
+from maniflex.pipeline.chain import AnswerOfRow, Default, Target
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -127,6 +127,7 @@ class _ModelRoutes:
                     **self._written_steps(Operation.CREATE),
                 },
                 respond=self._respond_to_write(Operation.CREATE, self._respond.answer_created, 201),
+                of_row=self._answer_of_row(),
                 about=self._about_write(
                     Operation.CREATE, 201, RouteDocs(takes_form=True) if self._takes_forms else None
                 ),
@@ -245,15 +246,16 @@ class _ModelRoutes:
 
     def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
-        read_json = self._deserialize.body
+        step = self._deserialize
         if self._files is None:
-            return {"deserialize": deserialize or read_json}
+            read = deserialize or step.body
+            return {"deserialize": read, **({} if deserialize else {"read": step.read, "parse": step.parse})}
         touchable = self._db.touchable
         if deserialize is not None:
             name_again = self._files.settle_files(operation, touchable, restores=True)
             return {"deserialize": deserialize, "files": name_again}
         return {
-            "deserialize": self._files.read_body(read_json, operation, touchable),
+            "deserialize": self._files.read_body(step.body, operation, touchable),
             "files": self._files.settle_files(operation, touchable),
         }
 
@@ -275,6 +277,12 @@ class _ModelRoutes:
         """The response step of a write, which may have to keep the record to itself."""
         judge = self._written[operation]
         return answer if judge is None else judge.around_answer(answer, status)
+
+    def _answer_of_row(self) -> AnswerOfRow | None:
+        """The answer to a create as a function of the stored row, where no caller makes it another."""
+        is_judged = self._writes.judges_creates or self._written[Operation.CREATE] is not None
+        is_plain = self._respond.is_plain and self._db.takes_follow_up and not is_judged
+        return self._respond.created if is_plain else None
 
     def _about_write(self, operation: Operation, status: int, about: RouteDocs | None) -> RouteDocs | None:
         """What the description says of a write whose record may be kept from its caller."""
@@ -332,6 +340,7 @@ class _ModelRoutes:
         item: bool = False,
         defaults: dict[str, Default],
         respond: Default,
+        of_row: AnswerOfRow | None = None,
         about: RouteDocs | None = None,
         also: Sequence[Target] = (),
     ) -> Endpoint:
@@ -344,6 +353,7 @@ class _ModelRoutes:
             defaults=defaults,
             outer=[("files", self._files.clean_up)] if takes_files and self._files else (),
             respond=respond,
+            of_row=of_row,
             item=item,
             about=about,
             also=also,

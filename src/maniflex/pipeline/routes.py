@@ -19,7 +19,16 @@ from maniflex._names import did_you_mean
 from maniflex.db.backend import has_method
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Composer, Default, EarlyAnswer, Handler, InARow, Target, steps_of
+from maniflex.pipeline.chain import (
+    AnswerOfRow,
+    Composer,
+    Default,
+    EarlyAnswer,
+    Handler,
+    InARow,
+    Target,
+    steps_of,
+)
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import Middleware
@@ -135,6 +144,7 @@ class RouteBuilder:
         also: Sequence[Target] = (),
         answering: Sequence[tuple[str, Middleware]] = (),
         respond: Default | None = None,
+        of_row: AnswerOfRow | None = None,
         item: bool | None = None,
         owner: str = "",
         about: RouteDocs | None = None,
@@ -143,7 +153,8 @@ class RouteBuilder:
         """An endpoint with the named `steps`, of which `defaults` has the code, and a response step.
 
         Without `respond` there is no response step: an earlier one answers. `answering` is middleware of
-        the route's own for it. `item` says whether the operation is on one record, which a parameter in
+        the route's own for it. `of_row` makes the same answer of the row that the db step stores, where that
+        is all it takes. `item` says whether the operation is on one record, which a parameter in
         the path says otherwise. The middleware for requests to `also` runs too.
         """
         on_one = "{" in path if item is None else item
@@ -159,7 +170,8 @@ class RouteBuilder:
                 inner=answering,
                 also=also,
             )
-        early_answer = EarlyAnswer(steps_of(answer))
+        has_only_default = steps_of(answer) == (respond,)
+        early_answer = EarlyAnswer(steps_of(answer), of_row if has_only_default else None)
         main = compose(
             steps,
             defaults or {},

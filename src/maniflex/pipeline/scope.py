@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from maniflex.db.changes import drop_settled as drop_settled
-from maniflex.db.changes import stamp as stamp
 from maniflex.db.store import Store
+from maniflex.db.write_seam import drop_settled as drop_settled
+from maniflex.db.write_seam import stamp as stamp
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body

@@ -291,10 +291,12 @@ def _named_row(place: int, reference: Reference, scope: Scope) -> Condition:
     return by_dialect(target.dialect, sqlite=sa.exists(rows), postgres=exists)
 
 
-# An insert and the write that follows from its row, in one statement. Of PostgreSQL.
+# A write of one row and the writes that follow from it, in one statement. Of PostgreSQL.
 
 
-_PLACE = re.compile(r"\$(\d+)")
+# What a follow-up selects from, where it is to be done if the row is written, and behind that.
+OF_WRITE = "(SELECT 1) AS of_write"
+_PLACE = re.compile(r"(?<![\w$])\$(\d+)")
 # Equal values of these kinds may be written differently, and JSON cannot be compared otherwise.
 _COMPARED_AS_TEXT = (Kind.JSON, Kind.DECIMAL)
 
@@ -313,38 +315,56 @@ def row_to_expect(model: ModelSql, insert: Sql) -> Sequence[Any] | None:
     return row
 
 
-def insert_with(model: ModelSql, insert: Sql, follow_up: Sql) -> Sql:
-    """Both in one statement that gives back the new row, stored as it was sent.
+def with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], *, exact: bool = False) -> Sql:
+    """All of them in one statement that gives back what the main one does.
 
-    It fails, with a division by zero, unless each of them changes one row.
+    It fails, with a division by zero, unless the main one and each of the others change one row, and unless
+    an insert has stored its row as it was sent (`exact`). Follow-ups that select from `OF_WRITE` alone do
+    nothing where the main one changes no row, and then the statement just gives back none.
     """
-    key = ("insert_with", insert.text, follow_up.text)
-    statement = model.shapes.get(key, _insert_with, model, insert, follow_up.text)
-    return Sql(statement.text, (*insert.params, *follow_up.params))
+    texts = tuple([follow_up.text for follow_up in follow_ups])
+    statement = model.shapes.get(
+        ("with_follow_ups", exact, main.text, texts), _with_follow_ups, model, main, follow_ups, exact
+    )
+    params = main.params
+    for follow_up in follow_ups:
+        params = (*params, *follow_up.params)
+    return Sql(statement.text, params)
 
 
 def _insertion(model: ModelSql, insert: Sql) -> Compiled:
     return model.shapes.get(("insertion", insert.text), model.shapes.find, insert.text)
 
 
-def _insert_with(model: ModelSql, insert: Sql, follow_up: str) -> Compiled:
-    order = _insertion(model, insert).order
-    shifted = _PLACE.sub(lambda place: f"${int(place[1]) + len(insert.params)}", follow_up)
-    fields = model.meta.fields
-    same = [_is_as_sent(model, f.column, f.kind, order.index(f.name)) for f in fields]
-    text = _TEXT.format(insert=insert.text, follow_up=shifted, same=" AND ".join(same))
+def _with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], exact: bool) -> Compiled:
+    parts, counts, conditions = [f"written AS ({main.text})"], [], []
+    first = len(main.params)
+    for number, follow_up in enumerate(follow_ups):
+        text = _PLACE.sub(lambda place, first=first: f"${int(place[1]) + first}", follow_up.text)  # type: ignore[misc]
+        parts.append(f"followed{number} AS ({text.replace(OF_WRITE, 'written')})")
+        counts.append(f"(SELECT count(*) FROM followed{number}) AS rows{number}")
+        conditions.append(f"counted.rows{number} = 1")
+        first += len(follow_up.params)
+    counted = f"(SELECT {', '.join(counts)}) AS counted"
+    if all(OF_WRITE in follow_up.text for follow_up in follow_ups):
+        source = f"written CROSS JOIN {counted}"
+    else:
+        source = f"{counted} LEFT JOIN written ON true"
+        conditions.append(f"written.{quote(model.id.name, model.dialect)} IS NOT NULL")
+    order = _insertion(model, main).order if exact else ()
+    conditions += [_is_as_sent(model, f, order.index(f.name)) for f in (model.meta.fields if exact else ())]
+    text = _WITH_FOLLOW_UPS.format(parts=", ".join(parts), source=source, met=" AND ".join(conditions))
     return Compiled(text, order)
 
 
-def _is_as_sent(model: ModelSql, column: str, kind: Kind, place: int) -> str:
-    cast = "::text" if kind in _COMPARED_AS_TEXT else ""
-    return f"written.{quote(column, model.dialect)}{cast} IS NOT DISTINCT FROM ${place + 1}{cast}"
+def _is_as_sent(model: ModelSql, field: FieldMeta, place: int) -> str:
+    cast = "::text" if field.kind in _COMPARED_AS_TEXT else ""
+    return f"written.{quote(field.column, model.dialect)}{cast} IS NOT DISTINCT FROM ${place + 1}{cast}"
 
 
-_TEXT = """
-WITH written AS ({insert}), followed AS ({follow_up})
-SELECT written.* FROM (SELECT count(*) AS changes FROM followed) AS counted LEFT JOIN written ON true
- WHERE 1 / CASE WHEN counted.changes = 1 AND {same} THEN 1 ELSE 0 END = 1"""
+_WITH_FOLLOW_UPS = """
+WITH {parts}
+SELECT written.* FROM {source} WHERE 1 / CASE WHEN {met} THEN 1 ELSE 0 END = 1"""
 
 
 # The delete of a batch of rows whose `expires_at`, a moment or its nanoseconds, or whose age has passed.

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from maniflex import Model, Server, field, scheduled
-from maniflex.db.changes import Change
 from maniflex.db.port import Tx
-from maniflex.db.versioned_store import listen
+from maniflex.db.write_seam import Change
 from maniflex.middleware import db
 from maniflex.testing import FakeClock, client
 from tests.catalogue.caches.world import Org, Owner, Project, asking, cached
@@ -91,7 +90,7 @@ class Noting:
 def told(server: Server) -> Noting:
     noting = Noting()
     for store in server._seal().runtime.stores.values():
-        listen(store, noting)
+        store.seam.listen(noting)
     return noting
 
 

@@ -26,10 +26,10 @@ from maniflex.background.scheduled_fields.observers import (
 )
 from maniflex.background.threads import WatchedPart
 from maniflex.db.cascade import remove_all, undeletable_ids
-from maniflex.db.changes import ChangeKind, tell, tell_rows
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
+from maniflex.db.write_seam import ChangeKind
 from maniflex.errors import (
     ConstraintViolation,
     DatabaseError,
@@ -237,7 +237,7 @@ class IndexSweep:
         self._tally = tally
         self._counts = tally.of(target.model)
         self._batches = 0
-        self._whole = bool(settings.subscribers.observers) or target.store.needs_rows
+        self._whole = bool(settings.subscribers.observers) or target.store.seam.needs_rows
         self._skipped = self._logged = False
 
     async def advance(self) -> bool:
@@ -345,11 +345,11 @@ class IndexSweep:
     async def _tell_listeners(self, tx: Tx, rows: Sequence[Row], ids: Sequence[str], stamp: datetime) -> None:
         """Tell those who listen to every write of the model that the field was set."""
         store, schedule = self._store, self._schedule_index.schedule
-        if store.needs_rows:
+        if store.seam.needs_rows:
             stamps = {schedule.target: schedule.to, "updated_at": stamp}
-            await tell_rows(store, ChangeKind.UPDATE, tx, self._whole_rows(rows, ids), stamps)
-        elif store.listeners:
-            await tell(store, ChangeKind.UPDATE, tx)
+            await store.seam.tell_rows(ChangeKind.UPDATE, tx, self._whole_rows(rows, ids), stamps)
+        else:
+            await store.seam.tell(ChangeKind.UPDATE, tx)
 
     async def _show(self, observer: Observer, tx: Tx, swept: SweepEvent) -> None:
         fence = Fence()

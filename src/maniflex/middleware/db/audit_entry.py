@@ -18,9 +18,9 @@ from maniflex._names import did_you_mean
 from maniflex.audit.records import ActionAuditRecord, AnyRecord, AuditRecord, FieldChange, ReadAuditRecord
 from maniflex.audit.sinks import LIMIT, AuditSink, Delivery, RecordCourier
 from maniflex.audit.tables import TABLES, AuditRow, TableSink
-from maniflex.db.changes import Change, ChangeKind
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Differences, Redaction
+from maniflex.db.write_seam import Change, ChangeKind
 from maniflex.errors import Unavailable
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context, Page

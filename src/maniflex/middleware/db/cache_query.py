@@ -17,11 +17,11 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from maniflex._caller import act_on, current_database
-from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.current import OnPrimary, current_tx
 from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
+from maniflex.db.write_seam import Change, after_commit_once
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.db.query_text import joins, query_text
 from maniflex.middleware.stores.cache import SqlStore

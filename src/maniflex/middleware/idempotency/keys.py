@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from maniflex.middleware.idempotency.claimer import NAME, OUTSIDE, KeyClaimer, KeyOptions, option_mistakes
-from maniflex.middleware.idempotency.keyed_request import KeyedAction, KeyedRequest, KeyedWrite, KeyParts
+from maniflex.middleware.idempotency.claims import NAME, OUTSIDE, KeyClaimer, KeyOptions, option_mistakes
+from maniflex.middleware.idempotency.request import KeyedAction, KeyedRequest, KeyedWrite, KeyParts
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import Duration, IdempotencyStore, seconds_of
 from maniflex.model.field import size_in_bytes

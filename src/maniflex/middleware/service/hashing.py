@@ -10,8 +10,8 @@ from typing import Any
 from maniflex._callables import is_async
 from maniflex._fence import Fence
 from maniflex._names import did_you_mean
-from maniflex.db.changes import Change, ChangeKind
 from maniflex.db.port import Tx
+from maniflex.db.write_seam import Change, ChangeKind
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password, is_checking_password

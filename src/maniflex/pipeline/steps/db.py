@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
-from maniflex.db.follow_up import InsertWithFollowUp, MakeFollowUp
 from maniflex.db.includes import load
 from maniflex.db.port import Row
 from maniflex.db.store import Store
@@ -146,18 +144,12 @@ class Database:
         record, scope = self._record_to_store(ctx)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
-        ctx.row = await self.store.create(record, scope=scope)
+        ctx.row = await self.store.create(record, scope=scope, also=ctx.follow_up)
 
     @property
-    def creates_alone(self) -> bool:
-        """Whether a create is one statement without listeners, so that another one may go with it."""
-        return not self._lock_scopes and type(self.store) is Store
-
-    async def create_with(self, ctx: Context, make: MakeFollowUp) -> None:
-        """Create the record together with a write that follows from its row."""
-        run: Any = InsertWithFollowUp(self.store, make)
-        record, scope = self._record_to_store(ctx)
-        ctx.row = await self.store.create(record, scope=scope, tx=run)
+    def takes_follow_up(self) -> bool:
+        """Whether a create outside a transaction takes a statement that is to be stored with its row."""
+        return not self._lock_scopes and self.store.has_transactions
 
     def _record_to_store(self, ctx: Context) -> tuple[Model, Scope]:
         record, query = ctx._record, ctx._query

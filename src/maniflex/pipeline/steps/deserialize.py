@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from maniflex import _json
@@ -40,30 +41,48 @@ class Deserialize:
             ctx._query = listing.query
 
     async def body(self, ctx: Context) -> None:
-        raw_body = ctx.raw_body
-        if raw_body is None:
-            ctx.raw_body = raw_body = await read_body(ctx)
+        if ctx.raw_body is None:
+            ctx.raw_body = await read_body(ctx)
         elif ctx.is_type_unchecked:
             check_type_of_kept(ctx)
+        if (outcome := self.parse(ctx)) is not None:
+            await outcome
+
+    async def read(self, ctx: Context) -> None:
+        """The first half of `body`, where the bytes say already whether the request goes on."""
+        if ctx.raw_body is None:
+            ctx.raw_body = await read_body(ctx)
+        elif ctx.is_type_unchecked:
+            check_type_of_kept(ctx)
+        ctx.unparsed = self
+
+    def parse(self, ctx: Context) -> Awaitable[None] | None:
+        """The second half of `body`; a large one is left to await."""
+        raw_body, ctx.unparsed = ctx.raw_body, None
         if not raw_body:
             raise EmptyBody()
         if len(raw_body) > LARGE:
-            values = await ctx.parse_body(self._read)
-        else:
-            values = self._read(raw_body, ctx.runtime.config.limits.body_values)
+            return self._parse_large(ctx)
+        self._keep(ctx, self._read(raw_body, ctx.runtime.config.limits.body_values))
+        return None
+
+    async def _parse_large(self, ctx: Context) -> None:
+        self._keep(ctx, await ctx.parse_body(self._read))
+
+    def _keep(self, ctx: Context, values: dict[str, Any]) -> None:
         earlier = ctx._body
         ctx._body = Body(values)
         if earlier is not None:  # set by middleware before there was a body
             for name, value in earlier.items():
                 ctx._body.stamp(name, value)
 
-    def postpone(self, ctx: Context) -> bool:
-        """Whether the body can be parsed when code looks at it: a small one, which was accepted before."""
+    def leave_unparsed(self, ctx: Context) -> Awaitable[None] | None:
+        """Let the body be parsed when code looks at it: a small one, which was accepted before."""
         raw_body = ctx.raw_body or b""
         if ctx._body is not None or len(raw_body) > LARGE:
-            return False
+            return self.parse(ctx)
         ctx._body = UnparsedBody(raw_body, ctx.runtime.config.limits.body_values, self._read)
-        return True
+        return None
 
     def _read(self, body: bytes, most: int) -> dict[str, Any]:
         """The JSON object of a body, with its JSON columns as they can be stored."""

@@ -32,6 +32,11 @@ class PolicedWrites:
         self._updated = rules.judge(Operation.UPDATE, item=True)
         self._delete = rules.judge_of_stored(Operation.DELETE)
 
+    @property
+    def judges_creates(self) -> bool:
+        """Whether policies judge a record before it is stored."""
+        return bool(self._create)
+
     def around_create(self, write: Default) -> Default:
         """The step that makes a record, which is judged before it is stored."""
         return _PolicedCreate(self._database, self._create, write) if self._create else write

@@ -8,16 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import msgspec
 
+from maniflex._caller import Caller
 from maniflex.db.current import transaction
-from maniflex.db.port import CommitRefused, Row
+from maniflex.db.port import CommitRefused
+from maniflex.db.write_seam import Change, FollowUp, Statements
 from maniflex.errors import Abort, Unavailable
 from maniflex.files.owner import owner_of
 from maniflex.middleware.db.query_text import caller_of, scope_text, scopes_of_caller
-from maniflex.middleware.idempotency.claimer import (
+from maniflex.middleware.idempotency.claims import (
     NAME,
     OUTSIDE,
     ClaimLost,
@@ -29,17 +31,13 @@ from maniflex.middleware.idempotency.claimer import (
 from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
-from maniflex.pipeline.body import JSON_TYPE, read_body
-from maniflex.pipeline.chain import AnswersEarly, AnswerStep, EarlyAnswer
+from maniflex.pipeline.body import JSON_TYPE
+from maniflex.pipeline.chain import AnswerOfRow, AnswersEarly, EarlyAnswer
 from maniflex.pipeline.context import AsgiScope, Context
 from maniflex.pipeline.entry import ask
 from maniflex.pipeline.registration import Next, callback_failure
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.steps.db import Database
-from maniflex.pipeline.steps.deserialize import Deserialize
-from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.threads import LARGE
-from maniflex.sql.statement import Sql
 
 _SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
 
@@ -64,9 +62,8 @@ class KeyedRequest(AnswersEarly):
     """Claims the key of a request to a model, and sees to it that it is settled or released."""
 
     __name__ = NAME
+    asks_for_bytes = True
     reads_body: ClassVar[bool] = False  # where no step has read it
-    _deserialize: Deserialize | None = None  # whose step it runs itself, once it knows that it has to
-    _parse: Callable[[Context], Awaitable[None]]
 
     def __init__(self, parts: KeyParts, route: str = "", *, is_of_files: bool = False) -> None:
         self._is_of_files = is_of_files
@@ -75,18 +72,11 @@ class KeyedRequest(AnswersEarly):
         self._claimer = parts.claimer
         self._route = route  # empty: as the request says
 
-    def take_over(self, step: AnswerStep, run: AnswerStep) -> bool:
-        """Whether the body is parsed after the claim of the key, whose fingerprint is made of its bytes."""
-        if getattr(step, "__func__", None) is not Deserialize.body:
-            return False
-        self._deserialize, self._parse = cast(Any, step).__self__, cast(Any, run)
-        return True
-
     def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
         by_name = dict(ctx.scope["headers"])
         if KEY_HEADER in by_name or self._options.is_required:
             return self._answer_once(ctx, next, by_name)
-        return next() if self._deserialize is None else self._go_on(ctx, next)
+        return next()
 
     async def _answer_once(self, ctx: Context, next: Next, by_name: Mapping[bytes, bytes]) -> None:
         """Claim the key and go on, or answer as the request was answered that has it."""
@@ -97,12 +87,7 @@ class KeyedRequest(AnswersEarly):
         if not is_plain or ctx.runtime.rules.scoped_models:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
-        if self._deserialize is None:
-            body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
-        elif ctx.raw_body is None:
-            body = ctx.raw_body = await read_body(ctx, headers.by_name)
-        else:
-            body = ctx.raw_body
+        body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
         wish = (
             fingerprint(ctx.scope, headers, body)
             if len(body) <= LARGE
@@ -127,11 +112,11 @@ class KeyedRequest(AnswersEarly):
             if not self._options.runs_on_error:
                 raise IdempotencyUnavailable(str(error)) from error
             ctx.logger.warning("a request runs without its Idempotency-Key: %s", error)
-            await self._go_on(ctx, next)
+            await next()
             return
         if known_key.state is _SETTLED:
-            if self._deserialize is not None and not self._deserialize.postpone(ctx):
-                await self._parse(ctx)
+            if ctx.unparsed is not None and (work := ctx.unparsed.leave_unparsed(ctx)) is not None:
+                await work
             outcome = replay_answer(ctx, known_key.answer)
             if outcome is not None:
                 await outcome
@@ -150,19 +135,12 @@ class KeyedRequest(AnswersEarly):
             caller = f"{caller} with files of {owner.scope}"
         return caller
 
-    async def _go_on(self, ctx: Context, next: Next) -> None:
-        if self._deserialize is not None:
-            await self._parse(ctx)
-        await next()
-
     async def _run(self, ctx: Context, claim: HeldClaim, next: Next) -> None:
         ctx.key_claim = claim
         try:
             try:
                 if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
                     raise RuntimeError(f"{NAME}: {OUTSIDE}; open it on the service step")
-                if self._deserialize is not None:
-                    await self._parse(ctx)
                 await next()
                 if not claim.is_settled:
                     await self._finish(ctx, claim)
@@ -227,26 +205,52 @@ async def _ask_for_caller(ctx: Context, own: Callable[[Context], Any]) -> str:
 class KeyedWrite(AnswersEarly):
     """Opens the transaction in which the rows are written, the answer is made and the key is settled.
 
-    A create that has nothing else in its way does all of it in one call of the database.
+    Of a create that has nothing else in its way, answer and key follow from the row alone: the write seam
+    stores the settled key along with it.
     """
 
-    def __init__(self) -> None:
-        self._create: KeyedCreate | None = None
+    _of_row: AnswerOfRow | None = None
 
-    def take_place(self, early_answer: EarlyAnswer, next_step: AnswerStep | None) -> None:
-        super().take_place(early_answer, next_step)
-        self._create = keyed_create(next_step, early_answer.only_step)
+    def take_place(self, early_answer: EarlyAnswer, *, before_row: bool) -> None:
+        super().take_place(early_answer, before_row=before_row)
+        self._of_row = early_answer.of_row if before_row else None
 
     def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
         return next() if ctx.key_claim is None else self._write(ctx, ctx.key_claim, next)
 
     async def _write(self, ctx: Context, claim: HeldClaim, next: Next) -> None:
-        create = self._create
-        if create is None or not create.suits(ctx):
+        selects = ctx._query is not None and ctx._query.select is not None
+        is_answered = ctx.response is not None or ctx._result is not None
+        if self._of_row is None or is_answered or selects or ctx.tx is not None:
             await _write_and_settle(self, ctx, claim, next)
-        elif not await create.run(ctx, claim):
-            await _write_and_settle(self, ctx, claim, next)
-            self._create = None  # how rows are stored cannot be known beforehand
+            return
+        ctx.follow_up = settled_key = SettledKey(ctx, claim, self._of_row)
+        try:
+            await next()
+        except CommitRefused as error:
+            claim.is_lost = True
+            raise ClaimLost(claim.name) from error
+        finally:
+            ctx.follow_up = None
+        claim.note_commit()
+        ctx.response = ctx.early_response = settled_key.answer
+
+
+class SettledKey(FollowUp):
+    """Settles a key with the answer that a new row makes, in the transaction of the row."""
+
+    def __init__(self, ctx: Context, claim: HeldClaim, answer_of_row: AnswerOfRow) -> None:
+        self._ctx = ctx
+        self._claim = claim
+        self._answer_of_row = answer_of_row
+        self.answer: Response | None = None
+
+    def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
+        row = changes[0].after
+        assert row is not None
+        self.answer = self._answer_of_row(row)
+        if not (yield self._claim.settlement(self._ctx, self.answer)):
+            raise CommitRefused("another request has the key")
 
 
 class KeyedAction(KeyedRequest):
@@ -322,7 +326,6 @@ class KeyHeaders(msgspec.Struct, frozen=True, gc=False):
     key: str
     if_match: bytes = b""
     content_type: bytes = b""
-    by_name: Mapping[bytes, bytes] | None = None  # all of them, unless one is there twice
 
 
 def read_headers(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes, bytes]) -> KeyHeaders:
@@ -332,7 +335,7 @@ def read_headers(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes,
         raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
     if len(by_name) == len(headers) and _KEY.fullmatch(key):  # as good as every request
         if_match = by_name[b"if-match"] + b"," if b"if-match" in by_name else b""
-        return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""), by_name)
+        return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""))
     keys = [value for name, value in headers if name == KEY_HEADER]
     if len(keys) > 1 or not _KEY.fullmatch(key):
         raise Abort(
@@ -377,51 +380,3 @@ def body_that_was_read(ctx: Context) -> bytes:
         return digest
     body: bytes = getattr(ctx._request, "_body", b"")
     return body
-
-
-# A create with a key where nothing of the application stands between the row and the answer.
-#
-# There the row, the answer and the settled key go to the database in one call, instead of a transaction
-# that is open while the answer is made.
-
-
-def keyed_create(db: Any, respond: Any) -> KeyedCreate | None:
-    """The create of an endpoint whose last two steps are these; None unless both are the built-in ones."""
-    if getattr(db, "__func__", None) is not Database.create:
-        return None
-    if getattr(respond, "__func__", None) is not Respond.answer_created:
-        return None
-    return KeyedCreate(db.__self__, respond.__self__) if respond.__self__.is_plain else None
-
-
-class KeyedCreate:
-    """The database step and the response step of one endpoint, and the settling of the key, at once."""
-
-    def __init__(self, database: Database, respond: Respond) -> None:
-        self._database = database
-        self._respond = respond
-
-    def suits(self, ctx: Context) -> bool:
-        """Whether the request is in no transaction, and the row alone will be its answer."""
-        if ctx.response is not None or ctx._result is not None or not self._database.creates_alone:
-            return False
-        has_selection = ctx._query is not None and ctx._query.select is not None
-        return not has_selection and ctx.tx is None
-
-    async def run(self, ctx: Context, claim: HeldClaim) -> bool:
-        """Whether the record is created; otherwise nothing is written, and it has to be done step by step."""
-        answer: Response | None = None
-
-        def settle(row: Row) -> Sql:
-            nonlocal answer
-            answer = self._respond.created(row)
-            return claim.settlement(ctx, answer)
-
-        try:
-            await self._database.create_with(ctx, settle)
-        except CommitRefused:
-            claim.is_unsure = False
-            return False
-        claim.note_commit()
-        ctx.response = ctx.early_response = answer
-        return True

@@ -1,0 +1,131 @@
+"""Writes the histories of versioned models: what follows from a change of a record is a version of it.
+
+One row for each record that changed, all rows of a batch in one statement. A change that leaves every
+value as it was has none; one that changes secrets alone has an empty diff. What fails here fails the
+write. A record that was there before its history gets a version of the state that its first change found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from maniflex._caller import Caller
+from maniflex._ids import new_id
+from maniflex.db.port import Row
+from maniflex.db.redacted import Differences, Redaction
+from maniflex.db.store import Store
+from maniflex.db.write_seam import Change, ChangeKind, FollowUp, Statements
+from maniflex.model.history_row import HistoryOperation
+from maniflex.sql.bindings import BEFORE, THEN
+from maniflex.sql.history import Author, HistoryEntry, append
+
+Diff = dict[str, dict[str, Any]]
+_encode = msgspec.json.Encoder().encode
+_NULL = {"old": None, "new": None}
+
+
+class HistoryWriter(FollowUp):
+    """Keeps the history of one model."""
+
+    most_statements = 2
+
+    def __init__(self, store: Store, history: Store, *, snapshots: bool) -> None:
+        meta = store.meta
+        marker = meta.soft_delete
+        self._history = history
+        self._snapshots = snapshots
+        self._clock = store.clock
+        self._redaction = Redaction(meta)
+        self._differences = Differences(meta)
+        self._moment = store.sql.names.index("updated_at")
+        self._marker = None if marker is None else store.sql.names.index(marker.field)
+        own_names = dict.fromkeys(place.own_name for place in history.sql.binding_places)
+        self._own_places = [(name, store.sql.names.index(name)) for name in own_names]
+
+    def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
+        """Add a version of every record that has really changed."""
+        author = Author(who.actor_id, who.tenant_id, who.request_id, who.reason)
+        for some in _by_beginning(changes):
+            entries = [entry for change in some for entry in self._entry(change)]
+            if not entries:
+                continue
+            # As far as their records have a history or begin one; all of them do, or none.
+            known = some[0].operation is not ChangeKind.CREATE
+            rows = yield append(self._history.sql, entries, author, known=known)
+            if len(rows) < len(entries):
+                told_ids = {row[0] for row in rows}
+                missing = {entry.record_id: entry for entry in entries if entry.record_id not in told_ids}
+                entries = list(self._with_baselines(some, missing))
+                yield append(self._history.sql, entries, author, known=False)
+
+    def _with_baselines(
+        self, changes: Sequence[Change], missing: dict[str, HistoryEntry]
+    ) -> Iterator[HistoryEntry]:
+        """The entries of records that were there before their history, each behind the state it found."""
+        for change in changes:
+            entry = missing.get(change.id or "")
+            if entry is None or change.before is None:
+                continue
+            is_deleted = self._marker is not None and bool(change.before[self._marker])
+            diff = {} if is_deleted else self._all_values(change.before, "new")
+            moment = min(change.before[self._moment], entry.timestamp)
+            yield self._make(change, HistoryOperation.BASELINE, diff, change.before, moment)
+            yield entry._replace(id=new_id(), step=2)  # ids rise with the versions
+
+    def _entry(self, change: Change) -> Iterator[HistoryEntry]:
+        """The version that a change makes, if it makes one."""
+        before, after = change.before, change.after
+        match change.operation:
+            case ChangeKind.CREATE | ChangeKind.RESTORE:
+                assert after is not None
+                diff, shown = self._all_values(after, "new"), after
+            case ChangeKind.DELETE:
+                assert before is not None
+                diff, shown = self._all_values(before, "old"), before
+            case ChangeKind.UPDATE:
+                assert before is not None
+                assert after is not None
+                differences = self._differences.between(before, after)
+                diff = {name: {"old": old, "new": new} for name, (old, new) in differences.items()}
+                shown = after
+                if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
+                    return
+        moment = self._clock.now() if after is None else after[self._moment]
+        yield self._make(change, HistoryOperation(change.operation), diff, shown, moment)
+
+    def _make(
+        self, change: Change, operation: HistoryOperation, diff: Diff, row: Row, moment: datetime
+    ) -> HistoryEntry:
+        snapshot = _encode(self._redaction(row)).decode() if self._snapshots else None
+        before = change.before if operation is HistoryOperation.UPDATE else None
+        return HistoryEntry(
+            new_id(),
+            change.id or "",
+            1,
+            operation.value,
+            moment,
+            change.source.value,
+            _encode(diff).decode(),
+            snapshot,
+            self._own_values(row, before or row) if self._own_places else None,
+        )
+
+    def _own_values(self, row: Row, before: Row) -> str:
+        """What the record is bound by, in the version and in the state that it found."""
+        values = {name: {THEN: row[place], BEFORE: before[place]} for name, place in self._own_places}
+        return _encode(values).decode()
+
+    def _all_values(self, row: Row, side: str) -> Diff:
+        """The fields that have a value, all on one side."""
+        return {name: {**_NULL, side: value} for name, value in self._differences.values(row)}
+
+
+def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """New records apart from those that were there."""
+    new_records = [change for change in changes if change.operation is ChangeKind.CREATE]
+    others = [change for change in changes if change.operation is not ChangeKind.CREATE]
+    yield from (some for some in (new_records, others) if some)
