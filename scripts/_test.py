@@ -21,7 +21,7 @@ import _venv
 from _stages import Stage, run_stages
 
 DESCRIPTION = """\
-Check the whole project: ruff, mypy, then all tests on SQLite and PostgreSQL.
+Check the whole project: ruff, mypy, then all tests, on SQLite and PostgreSQL where the database matters.
 
 PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a server on
 127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
@@ -38,6 +38,9 @@ package; without one this fails, unless --no-browser leaves them out.
 
 When no more than five tests of a whole run fail, exactly these run once more, alone, and the last lines
 name those that pass then; --no-second-try switches that off.
+
+Tests of middleware, routes, pages and declarations run on SQLite alone (tests/kit/databases.py); with --both
+or --long, every test runs on both databases.
 
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
@@ -68,6 +71,7 @@ def main() -> int:
         )
     parser.add_argument("--no-browser", action="store_true", help="leave Chromium out, knowingly")
     parser.add_argument("--no-second-try", action="store_true", help="a test that fails once has failed")
+    parser.add_argument("--both", action="store_true", help="run every test on both databases")
     options, for_pytest = parser.parse_known_args()
     _venv.reexec_inside(_venv.ensure("dev"))
     for stop in (signal.SIGTERM, signal.SIGHUP):
@@ -81,7 +85,9 @@ def main() -> int:
                 **_nats_variables(stack, no_nats=options.no_nats),
                 **_chromium_variables(no_browser=options.no_browser),
             }
-            stages = checks(for_pytest, environment, has_second_try=not options.no_second_try)
+            stages = checks(
+                for_pytest, environment, has_second_try=not options.no_second_try, on_both=options.both
+            )
             return run_stages(stages, _venv.ROOT)
     except _postgres.NoPostgres as problem:
         print(f"postgres  none\n\n{problem}", file=sys.stderr)
@@ -160,23 +166,26 @@ def _chromium_variables(*, no_browser: bool) -> dict[str, str]:
     return {_chromium.VARIABLE: path}
 
 
-def checks(for_pytest: list[str], environment: dict[str, str], *, has_second_try: bool = True) -> list[Stage]:
+def checks(
+    for_pytest: list[str], environment: dict[str, str], *, has_second_try: bool = True, on_both: bool = False
+) -> list[Stage]:
     """Every check in turn: of the whole project, or its style and types and the tests that were asked for."""
     style_and_types = [
         Stage("ruff", ["ruff", "check", "."], environment),
         Stage("format", ["ruff", "format", "--check", "."], environment),
         Stage("mypy", ["mypy"], environment),
     ]
+    databases = ["--both"] if on_both else []
     if for_pytest:
         # What is asked for by name may be a test that kills processes or measures: it keeps to the disk.
-        return [*style_and_types, Stage("pytest", ["pytest", *for_pytest], environment)]
+        return [*style_and_types, Stage("pytest", ["pytest", *databases, *for_pytest], environment)]
     together, alone = _whole_suite()
     in_memory = {**_files_in_memory(), **environment}
     anew = {**environment, "MANIFLEX_TEST_START_ANEW": "1"}
     return [
         *style_and_types,
-        Stage("pytest", ["pytest", *together], in_memory, has_second_try),
-        Stage("alone", ["pytest", *alone], anew, has_second_try),
+        Stage("pytest", ["pytest", *databases, *together], in_memory, has_second_try),
+        Stage("alone", ["pytest", *databases, *alone], anew, has_second_try),
     ]
 
 

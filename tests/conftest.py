@@ -1,6 +1,7 @@
 """Databases for the tests, and the switch between the normal and the long run.
 
-`database_url` runs a test once on SQLite and once on PostgreSQL, each time on an empty database.
+`database_url` runs a test once on SQLite and once on PostgreSQL, each time on an empty database; tests of the
+files in `tests.kit.databases` run on SQLite alone, unless --both or --long asks for both.
 PostgreSQL is never skipped by accident: without MANIFLEX_TEST_POSTGRES the tests that need it fail,
 unless MANIFLEX_TEST_SQLITE_ONLY=1 says that leaving it out is meant.
 """
@@ -19,6 +20,7 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.databases import ON_SQLITE_ALONE
 from tests.kit.forks import START_ANEW
 from tests.kit.partitions import PARTITIONED, partitioned_tables
 from tests.kit.postgres import PostgresPool, through_pooler
@@ -38,6 +40,9 @@ settings.register_profile("long", settings.get_profile("normal"), max_examples=2
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests marked `long`, and fuzz longer")
+    parser.addoption(
+        "--both", action="store_true", help="run every test of `database_url` on both databases (--long does)"
+    )
     parser.addoption(
         "--partitions",
         action="store_true",
@@ -93,8 +98,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if not item.get_closest_marker("long")]
     if config.getoption("--partitions"):
         chosen = [item for item in chosen if _runs_in_partitions(item)]
+    elif not (config.getoption("--both") or config.getoption("--long")):
+        chosen = [item for item in chosen if not _is_second_database(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
+
+
+def _is_second_database(item: pytest.Item) -> bool:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return item.path in ON_SQLITE_ALONE and params.get("database_url") == "postgres"
 
 
 def _runs_in_partitions(item: pytest.Item) -> bool:
@@ -160,7 +172,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest) -> str:
-    """An empty database: the test runs once on SQLite and once on PostgreSQL."""
+    """An empty database: the test runs once on SQLite and once on PostgreSQL, if its file does."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

@@ -8,6 +8,7 @@ Servers and clients
     processes          `maniflex` commands, serving processes, programs to talk to, processes to kill
     waiting            waiting for a condition: `eventually` in a loop, `until` without one
 Databases
+    databases          the files whose tests run on SQLite alone
     postgres           databases of the shared PostgreSQL server, statements behind a server's back
     private_postgres   a PostgreSQL server of a test's own, to stop, crash and freeze; its standby
     replicas           a primary and its standby, which shows commits as late as a test says
