@@ -14,13 +14,14 @@ from contextvars import Context
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from maniflex._caller import asking
 from maniflex._clock import Backoff
 from maniflex._fence import Fence, describe
 from maniflex._json import clean, decode, encode, unreadable_because
 from maniflex._logging import guard_logger
+from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.runs.outcomes import (
     NO_HANDLER,
@@ -46,16 +47,28 @@ from maniflex.background.runs.outcomes import (
 )
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.run import Run
+from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.step_memory import GRACE, OpenSteps
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
 from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.errors import RequestError
 
-if TYPE_CHECKING:
-    from maniflex.background.runs.worker import RunWorker
-
 log = guard_logger(logging.getLogger("maniflex.work"))
+
+
+class AttemptHost(Protocol):
+    """The worker of an attempt, as far as an attempt needs it."""
+
+    engine: RunEngine
+    settler: Settler
+
+    @property
+    def threads(self) -> Threads:
+        """Where plain functions run."""
+
+    def note_end(self, attempt: Attempt) -> None:
+        """The attempt is over."""
 
 
 class Attempt:
@@ -63,7 +76,7 @@ class Attempt:
 
     __slots__ = ("_host", "claimed", "run", "task")
 
-    def __init__(self, host: RunWorker, claimed: ClaimedRun, context: Context) -> None:
+    def __init__(self, host: AttemptHost, claimed: ClaimedRun, context: Context) -> None:
         self._host = host
         self.claimed = claimed
         self.run: Run | None = None  # what the handler was given
@@ -185,7 +198,7 @@ def read_payload(handler: RunHandler, text: str | None) -> Any:
 
 
 async def perform(
-    run: Run, handler: RunHandler, timeout: float | None, host: RunWorker, task: asyncio.Task[Any]
+    run: Run, handler: RunHandler, timeout: float | None, host: AttemptHost, task: asyncio.Task[Any]
 ) -> Outcome:
     """Call the handler in this task and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of the caller who submitted the run
@@ -253,7 +266,7 @@ async def _end_steps(run: Run, steps: OpenSteps, outcome: Outcome) -> Outcome:
     return outcome
 
 
-async def _call_handler(run: Run, handler: RunHandler, timeout: float | None, host: RunWorker) -> Any:
+async def _call_handler(run: Run, handler: RunHandler, timeout: float | None, host: AttemptHost) -> Any:
     if not handler.is_async:
         return await _on_thread(run, handler, timeout, host.threads)
     try:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from maniflex._callables import is_async
 from maniflex._clock import Backoff
@@ -20,9 +21,6 @@ from maniflex.background.declaring import as_duration, duration_problems, role_p
 from maniflex.background.payload_types import PayloadType
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.base import losses
-
-if TYPE_CHECKING:
-    from maniflex.background.runs.run import Run
 
 DEFAULT_PREFIX = "default."
 MAX_ATTEMPTS = 3
@@ -214,17 +212,24 @@ def check_type(type: Any) -> str:
     return str(type)
 
 
-def _in_scope(fn: Callable[..., Any]) -> Callable[[Run], Any]:
+class HasScope(Protocol):
+    """A run, as far as binding its handler needs it."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """A block that scope rules bind by the caller of the run."""
+
+
+def _in_scope(fn: Callable[..., Any]) -> Callable[[HasScope], Any]:
     """The function, bound by the scope rules to the caller of its run."""
     if is_async(fn):
 
-        async def call(run: Run) -> Any:
+        async def call(run: HasScope) -> Any:
             with run.scope():
                 return await fn(run)
 
         return call
 
-    def call_plain(run: Run) -> Any:
+    def call_plain(run: HasScope) -> Any:
         with run.scope():
             return fn(run)
 
