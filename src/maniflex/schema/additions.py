@@ -164,7 +164,8 @@ def _column_operations(model: ModelSql, fields: Sequence[FieldMeta]) -> Iterator
     table, values, required = model.table.name, dict[str, FieldFactory](), list[str]()
     for field in fields:
         column, kind = model.table.c[field.column], BY_KIND[field.kind]()
-        default, needs_values = _default(column), _needs_values(field)
+        needs_values = _needs_values(field)
+        default = None if needs_values else _default(column)
         nullable = field.nullable or needs_values
         yield ops.AddColumnOp(table, sa.Column(column.name, kind, nullable=nullable, server_default=default))
         if default is None and (field.default_factory is not None or (needs_values and field.has_default)):

@@ -194,7 +194,7 @@ async def _default_differences(run: Executor, state: TableState) -> list[Differe
         for field in state.model.meta.fields
         if (column := columns.get(field.column)) is not None
         and not column.has_default
-        and constant_default(field, run.dialect) is not None
+        and state.model.table.c[field.column].server_default is not None
         and by_dialect(run.dialect, sqlite=False, postgres=True)  # SQLite sets them only with the table
     ]
     pairs = [
