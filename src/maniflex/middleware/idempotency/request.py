@@ -224,7 +224,7 @@ class KeyedWrite(AnswersEarly):
         if self._of_row is None or is_answered or selects or ctx.tx is not None:
             await _write_and_settle(self, ctx, claim, next)
             return
-        ctx.follow_up = settled_key = SettledKey(ctx, claim, self._of_row)
+        ctx.follow_up = settlement = KeySettlement(ctx, claim, self._of_row)
         try:
             await next()
         except CommitRefused as error:
@@ -233,10 +233,10 @@ class KeyedWrite(AnswersEarly):
         finally:
             ctx.follow_up = None
         claim.note_commit()
-        ctx.response = ctx.early_response = settled_key.answer
+        ctx.response = ctx.early_response = settlement.answer
 
 
-class SettledKey(FollowUp):
+class KeySettlement(FollowUp):
     """Settles a key with the answer that a new row makes, in the transaction of the row."""
 
     def __init__(self, ctx: Context, claim: HeldClaim, answer_of_row: AnswerOfRow) -> None:
