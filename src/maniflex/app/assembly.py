@@ -35,7 +35,6 @@ from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Observed, Surroundings
 from maniflex.http.routing import Router
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
-from maniflex.model.field import file_fields
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
@@ -45,8 +44,9 @@ from maniflex.pipeline.entry import Placement, place_entries, unused_models
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline
-from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, serves
+from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder
 from maniflex.pipeline.rules.model_rules import ServerRules
+from maniflex.pipeline.rules.reach import ReachedModels
 from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.parse import OwnParameters
@@ -170,7 +170,7 @@ def _build(declaration: Declaration) -> Assembly:
     )
     for feature in FEATURES:
         feature.prepare(draft)
-    _seal_rules(draft.routes.runtime, placement)
+    _seal_rules(draft, placement)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -244,38 +244,32 @@ def _report(
 def _make_in_process(
     draft: ServerDraft, endpoints: Sequence[Endpoint], router: Router[Endpoint]
 ) -> InProcess:
-    """What runs requests of the application itself; the panel is made of them."""
+    """What runs requests of the application itself."""
     in_process = InProcess(draft.routes.runtime, endpoints, router.find)
-    if draft.panel is not None:
-        draft.panel.parts.in_process = in_process
+    for feature in FEATURES:
+        feature.use(draft, in_process)
     return in_process
 
 
-def _seal_rules(runtime: Runtime, placement: Placement) -> None:
+def _seal_rules(draft: ServerDraft, placement: Placement) -> None:
     """Before routes are made: which rules bind the models, and what their query strings may hold."""
+    runtime = draft.routes.runtime
     runtime.caller_checks += [check for entry, _ in placement.seats for check in entry.caller_checks()]
     runtime.rules.seal()
     for store in runtime.stores.values():
-        store.listings.own = _own_parameters(runtime.config, placement.pipeline, store)
+        store.listings.own = _own_parameters(draft, placement.pipeline, store)
 
 
-def _own_parameters(config: Config, pipeline: Pipeline, store: Store) -> OwnParameters:
+def _own_parameters(draft: ServerDraft, pipeline: Pipeline, store: Store) -> OwnParameters:
     """What else the query strings of a model may hold: what middleware and features of the model read."""
     registrations = [r for step in pipeline.steps for r in step.registrations]
     names = {
         name for r in registrations if r.models is None or store.meta.name in r.models for name, _ in r.params
     }
-    meta, base = store.meta, f"{config.path_prefix}/{store.meta.table}"
-    has_export = meta.options.export and serves(meta, Operation.EXPORT, item=False)
-    has_aggregate = meta.options.aggregate and serves(meta, Operation.LIST, item=False)
-    has_files = any(not f.hidden for f, _ in file_fields(meta))
-    has_files = has_files and serves(meta, Operation.READ_ATTACHMENT, item=True)
-    features = {
-        "format": f"{base}/export" if has_export else "",
-        "aggregate": f"{base}/aggregate" if has_aggregate else "",
-        "download": f"{base}/{{id}}/{{field}}" if has_files else "",
-    }
-    elsewhere = {name: route for name, route in features.items() if route}
+    config = draft.declaration.config
+    base = f"{config.path_prefix}/{store.meta.table}"
+    features = [feature.parameters(store.meta) for feature in FEATURES]
+    elsewhere = {name: base + path for parameters in features for name, path in parameters.items()}
     return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded, elsewhere)
 
 
@@ -288,9 +282,8 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())
-    desk = declaration.durable.files.declared_desk
-    if desk is not None and desk.has_storage and declaration.config.files_routes:
-        pipeline.add_files_middleware(declaration.config.files_middleware)
+    for feature in FEATURES:
+        feature.register(declaration, pipeline)
     computed = {cls.__name__: [f.name for f in fields] for cls, fields in declaration.computed.items()}
     placement = place_entries(pipeline, models, declaration.actions, computed)
     for warning in placement.warnings:
@@ -318,15 +311,9 @@ def _make_draft(
     rules = ServerRules(stores, placement)
     runtime = _make_runtime(declaration, databases, stores, rules)
     metas = {store.meta.name: store.meta for store in stores.values()}
-    composer = Composer(
-        pipeline,
-        config.trace,
-        logger,
-        models=metas,
-        rules=rules,
-        tracing=declaration.tracing,
-    )
-    descriptions = RouteDescriptions(guards, composer, rules, placement, declaration.layers)
+    composer = Composer(pipeline, config.trace, logger, tracing=declaration.tracing)
+    reached = ReachedModels(composer, pipeline, metas, rules)
+    descriptions = RouteDescriptions(guards, reached, rules, placement, declaration.layers)
     document = _make_document(declaration, models or (), stores, descriptions)
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -334,9 +321,9 @@ def _make_draft(
         models=models or (),
         is_readable=models is not None,
         databases=databases,
-        routes=RouteBuilder(runtime, composer, declaration.computed),
+        routes=RouteBuilder(runtime, composer, reached, declaration.computed),
         description=Description(
-            RouteBuilder(runtime, spec_composer, context=OpenAPIContext),
+            RouteBuilder(runtime, spec_composer, reached, context=OpenAPIContext),
             pipeline.openapi,
             lambda: document.make(chain.from_iterable(_with_prefix(config, endpoints))),
         ),
@@ -459,11 +446,8 @@ def _middleware_problems(
         yield from pipeline.problems(names, None)
         return
     operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
-    if draft.panel is not None:  # models without routes that the panel serves, and lists of durable work
-        parts = draft.panel.parts
-        pages = [*chain.from_iterable(parts.private.headless_endpoints.values())]
-        pages += parts.durable.endpoints.values() if parts.durable is not None else ()
-        operations |= {target for page in pages for target in page.targets}
+    private = chain.from_iterable(feature.private_endpoints(draft) for feature in FEATURES)
+    operations |= {target for endpoint in private for target in endpoint.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
     yield from pipeline.problems(names, operations)
     yield from unused_models(placement, operations)

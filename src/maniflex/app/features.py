@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from maniflex._callables import label_of
@@ -33,11 +34,14 @@ from maniflex.middleware.workflow import Machine
 from maniflex.model.base import Model
 from maniflex.model.field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
-from maniflex.model.meta import ModelOptions
+from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.pipeline.chain import StepPlace
 from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.model_routes import model_endpoints
-from maniflex.pipeline.registration import can_guard_files, takes
-from maniflex.pipeline.routes import Endpoint, operation_problems
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Pipeline, can_guard_files, takes
+from maniflex.pipeline.routes import Endpoint, operation_problems, serves
 
 if TYPE_CHECKING:
     from maniflex.admin.operations.parts import DurableParts
@@ -51,13 +55,21 @@ class Feature(Protocol):
         """The internal tables to register, if the application uses the feature."""
         return ()
 
+    def register(self, declaration: Declaration, pipeline: Pipeline) -> None:
+        """Register the middleware that the feature has, before any is placed."""
+        return
+
     def problems(self, draft: ServerDraft) -> Iterable[str]:
         """The mistakes in what the application declared, one sentence each."""
         return ()
 
     def prepare(self, draft: ServerDraft) -> None:
-        """Put into the runtime what the routes of other features are made with."""
+        """Say what the routes of others are made with: rules of models, steps that the composer adds."""
         return
+
+    def parameters(self, meta: ModelMeta) -> Mapping[str, str]:
+        """Query parameters that no list of the model takes, and the paths below it whose routes take them."""
+        return {}
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         """The endpoints it adds. They are made of declarations with mistakes too, to find those of routes."""
@@ -66,6 +78,14 @@ class Feature(Protocol):
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         """All endpoints so far, given the `usual` ones there are without this feature."""
         return usual
+
+    def private_endpoints(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        """The endpoints on no path that requests of this process use, once all others are made."""
+        return ()
+
+    def use(self, draft: ServerDraft, in_process: InProcess) -> None:
+        """Take what runs requests of this process; the last question."""
+        return
 
 
 class ModelRecords(Feature):
@@ -83,8 +103,23 @@ class ModelRecords(Feature):
             yield from model_endpoints(draft.routes, meta)
 
 
+class CatalogueRules(Feature):
+    """The steps that bind requests by the rules of the models they name: redacted fields, reached models."""
+
+    def prepare(self, draft: ServerDraft) -> None:
+        routes = draft.routes
+        routes.composer.bring(
+            "deserialize", StepPlace.FIRST, "redacted fields", routes.runtime.rules.step_before_query
+        )
+        routes.composer.bring("deserialize", StepPlace.BEHIND, "reach", routes.reached.step)
+
+
 class Aggregates(Feature):
     """`aggregate=True`."""
+
+    def parameters(self, meta: ModelMeta) -> Mapping[str, str]:
+        has_route = meta.options.aggregate and serves(meta, Operation.LIST, item=False)
+        return {"aggregate": "/aggregate"} if has_route else {}
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         for meta in draft.stored_models:
@@ -93,6 +128,10 @@ class Aggregates(Feature):
 
 class Exports(Feature):
     """`export=True`."""
+
+    def parameters(self, meta: ModelMeta) -> Mapping[str, str]:
+        has_route = meta.options.export and serves(meta, Operation.EXPORT, item=False)
+        return {"format": "/export"} if has_route else {}
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         for meta in draft.models:
@@ -188,6 +227,11 @@ def _file_entry_problems(entry: Entry) -> Iterator[str]:
 class FileFields(Feature):
     """`file(...)` and `storage=`; the tables of files come with durable work."""
 
+    def register(self, declaration: Declaration, pipeline: Pipeline) -> None:
+        desk = declaration.durable.files.declared_desk
+        if desk is not None and desk.has_storage and declaration.config.files_routes:
+            pipeline.add_files_middleware(declaration.config.files_middleware)
+
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         runtime = draft.routes.runtime
         for fn in runtime.config.files_middleware:
@@ -209,6 +253,11 @@ class FileFields(Feature):
         runtime, actions = draft.routes.runtime, draft.declaration.actions
         prepare_file_routes(draft.routes, draft.stored_models)
         runtime.path_without_storage = path_without_storage(runtime, draft.models, actions)
+
+    def parameters(self, meta: ModelMeta) -> Mapping[str, str]:
+        has_files = any(not field.hidden for field, _ in file_fields(meta))
+        has_route = has_files and serves(meta, Operation.READ_ATTACHMENT, item=True)
+        return {"download": "/{id}/{field}"} if has_route else {}
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         prefix, ignores = draft.declaration.config.path_prefix, draft.declaration.ignores
@@ -281,6 +330,18 @@ class AdminPanel(Feature):
         )
         return draft.panel.endpoints()
 
+    def private_endpoints(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        """The routes of headless models with pages, and the lists of durable work."""
+        if draft.panel is not None:
+            parts = draft.panel.parts
+            yield from chain.from_iterable(parts.private.headless_endpoints.values())
+            if parts.durable is not None:
+                yield from parts.durable.endpoints.values()
+
+    def use(self, draft: ServerDraft, in_process: InProcess) -> None:
+        if draft.panel is not None:
+            draft.panel.parts.in_process = in_process
+
 
 def durable_parts(draft: ServerDraft) -> DurableParts:
     """Durable work for the pages of the panel, with the requests they make."""
@@ -326,6 +387,7 @@ class WelcomePage(Feature):
 
 
 FEATURES: tuple[Feature, ...] = (
+    CatalogueRules(),
     ModelRecords(),
     Aggregates(),
     Exports(),

@@ -14,7 +14,7 @@ from maniflex.doctor.subject import GuardedRoute
 from maniflex.features.actions import Action
 from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Composer, in_order, opens
+from maniflex.pipeline.chain import in_order, opens
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, EntryDocs, LayerEntry, Placement, query_parameter
 from maniflex.pipeline.operation import Operation
@@ -22,6 +22,7 @@ from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
 from maniflex.pipeline.routes import Endpoint, Mount
 from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.policies import UNCOUNTED_META
+from maniflex.pipeline.rules.reach import ReachedModels
 from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
 _UNDECIDED = "neither an authenticator nor an exemption stands before it"
@@ -254,14 +255,14 @@ class RouteDescriptions:
     def __init__(
         self,
         guards: GuardsByRoute,
-        composer: Composer,
+        reached: ReachedModels,
         rules: ServerRules,
         placement: Placement,
         layers: Sequence[Any],
     ) -> None:
         self._rules = rules
         self._guards = guards
-        self._composer = composer
+        self._reached = reached
         self._placement = placement
         lifted = [entry for entry, _ in placement.seats if entry.is_lifted]
         self._layers = [entry for entry in (*lifted, *layers) if isinstance(entry, LayerEntry)]
@@ -341,7 +342,7 @@ class RouteDescriptions:
         if endpoint.operation is Operation.ACTION:
             yield from (entry for entry, _ in self._placement.seats if isinstance(entry, ScopeRule))
         else:
-            yield from self._composer.entries_of_reachable(
+            yield from self._reached.entries_of_reachable(
                 endpoint.model, endpoint.operation, item=endpoint.on_one
             )
 

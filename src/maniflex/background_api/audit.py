@@ -64,9 +64,9 @@ class TrailRules:
         self._models = {s.meta.name: s.meta for s in runtime.stores.values() if not s.meta.is_internal}
         for table in (table for table in tables if table in runtime.stores):
             meta = runtime.stores[table].meta
-            models, composer = self._models.values(), routes.composer
-            self._guards[table] = composer.guards(models, meta, Operation.LIST, item=False)
-            functions = composer.entries_before(models, meta, Operation.LIST, item=False)
+            models, reached = self._models.values(), routes.reached
+            self._guards[table] = reached.guards(models, meta, Operation.LIST, item=False)
+            functions = reached.entries_before(models, meta, Operation.LIST, item=False)
             binds_rows = runtime.rules.bind_rows or any(not isinstance(f, Entry) for f in functions)
             if binds_rows and issubclass(table, AuditLogRow | ReadAuditLogRow):
                 runtime.rules.add_policy(table, TablePolicy(self.allows, None, has_where=False))

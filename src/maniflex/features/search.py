@@ -65,7 +65,7 @@ def search_endpoints(
 ) -> Iterator[Endpoint]:
     """The routes on the configured path, behind the auth step and in front of the response step."""
     searchable = [m for m in models if m.options.global_searchable]
-    guards = routes.composer.guards_of_reachable(None, Operation.SEARCH, item=False)
+    guards = routes.reached.guards_of_reachable(None, Operation.SEARCH, item=False)
     judges = {meta: routes.runtime.rules[meta.cls].judge_of_included for meta in searchable}
     for model in searchable:
         if judges[model].hides_rows:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from itertools import takewhile
 from typing import Any, ClassVar
@@ -21,7 +23,7 @@ from maniflex.config import Trace
 from maniflex.db.port import Row
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, opens_lists
+from maniflex.pipeline.entry import Entry, is_exemption
 from maniflex.pipeline.observation import Tracing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import (
@@ -35,17 +37,7 @@ from maniflex.pipeline.registration import (
     Step,
 )
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.rules.model_rules import ServerRules
-from maniflex.pipeline.rules.reach import (
-    Guard,
-    Reach,
-    forget_identity,
-    is_exemption,
-    let_pass,
-    middleware_to_pass,
-)
 from maniflex.pipeline.threads import Call
-from maniflex.query.query import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
@@ -54,8 +46,29 @@ Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware 
 Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
 
-_REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
+_PARTS = {"read": "deserialize", "parse": "deserialize"}  # defaults that are a part of another
 _NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
+
+
+class StepPlace(Enum):
+    """Where a step goes that stands beside a default one."""
+
+    FIRST = "before all middleware of the step"
+    BEHIND = "behind the default step, or what replaces it"
+    BEHIND_REPLACED = "behind what replaces the default step, where it is replaced"
+    LAST = "behind all middleware of the step"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedStep:
+    """A step of one endpoint beside its default ones."""
+
+    run: Default
+    step: str  # the name of the one it stands beside
+    place: StepPlace
+
+
+MakeStep = Callable[[ModelMeta, Operation, bool], Default | None]  # for one record, or for many
 
 
 class SyncMiddleware:
@@ -77,22 +90,23 @@ class Composer:
         pipeline: Pipeline | OpenAPIPipeline,
         trace: Trace,
         logger: Any,
-        models: Models | None = None,
-        rules: ServerRules | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._is_traced = tracing is not None or trace.on("steps") or trace.on("timings") or trace.bodies
-        self._models: Models = models or {}
-        self._rules = rules
+        self._brought: list[tuple[str, StepPlace, str, MakeStep]] = []
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
 
+    def bring(self, step: str, place: StepPlace, label: str, make: MakeStep) -> None:
+        """Add a step to every endpoint of a model that has the named one, where `make` gives it for that."""
+        self._brought.append((step, place, label, make))
+
     def steps(
         self,
         names: Sequence[str],
-        defaults: dict[str, Default],
+        defaults: Mapping[str, Default | AddedStep],
         model: ModelMeta | None,
         operation: Operation,
         *,
@@ -106,41 +120,55 @@ class Composer:
 
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. The middleware for requests to `also` runs too.
-        Where the application replaces the validate step, the default "rules" runs after it; "files" runs
-        at the end of that step in any case. Where middleware that asks for the bytes of a body comes right
-        behind the deserialize step, that step is "read" before it and "parse" behind it.
+        A default that is an `AddedStep` goes to its place, and so does what was brought for all endpoints.
+        Where middleware that asks for the bytes of a body comes right behind the deserialize step, that step
+        is "read" before it and "parse" behind it.
         """
+        _require_places(names, defaults)
+        own = {name: one for name, one in defaults.items() if not isinstance(one, AddedStep)}
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         targets = ((model, operation), *also)
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
             links_at = self._links(step, targets, item) if step else _NO_LINKS
-            if name == "deserialize" and model is not None and self._rules is not None:
-                refuse = self._rules.step_before_query(model, operation)
-                links += [("redacted fields", None, refuse)] if refuse is not None else []
-            links += links_at[At.BEFORE]
+            links_of = self._added_links(name, defaults, model, operation, item)
+            links += links_of[StepPlace.FIRST] + links_at[At.BEFORE]
             if name == names[-1]:
                 links += [(label, fn, None) for label, fn in inner]
             if links_at[At.REPLACE]:
                 label, fn, _ = links_at[At.REPLACE][-1]
                 links.append((REPLACES + label if name == "db" else label, fn, None))
-                if name == "validate" and "rules" in defaults:
-                    links.append(("rules", None, defaults["rules"]))
-            elif name in defaults:
-                links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
-            if name == "deserialize" and model is not None:
-                links += self._reach(model, operation, item)
-            if name == "db" and "policies" in defaults:
-                links.append(("policies", None, defaults["policies"]))
-            if name == "deserialize" and "parse" in defaults:
-                links = _with_bytes_first(links, links_at[At.AFTER], defaults)
+                links += links_of[StepPlace.BEHIND_REPLACED]
+            elif name in own:
+                links.append((name, None, self._wrap_default(step, own[name], model, operation, item)))
+            links += links_of[StepPlace.BEHIND]
+            if name == "deserialize" and "parse" in own:
+                links = _with_bytes_first(links, links_at[At.AFTER], own)
             else:
                 links += links_at[At.AFTER]
-            if name == "validate" and "files" in defaults:
-                links.append(("files", None, defaults["files"]))
+            links += links_of[StepPlace.LAST]
         if early_answer is not None:
-            early_answer.hand_to([middleware or default for _, middleware, default in links], defaults)
-        return self._nest(links)
+            early_answer.hand_to([middleware or default for _, middleware, default in links], own)
+        return self.nest(links)
+
+    def _added_links(
+        self,
+        name: str,
+        defaults: Mapping[str, Default | AddedStep],
+        model: ModelMeta | None,
+        operation: Operation,
+        item: bool,
+    ) -> dict[StepPlace, list[Link]]:
+        """The steps beside the named one, by their place."""
+        links: dict[StepPlace, list[Link]] = {place: [] for place in StepPlace}
+        for label, one in defaults.items():
+            if isinstance(one, AddedStep) and one.step == name:
+                links[one.place].append((label, None, one.run))
+        for step, place, label, make in self._brought if model is not None else ():
+            run = make(model, operation, item) if step == name and model is not None else None
+            if run is not None:
+                links[place].append((label, None, run))
+        return links
 
     def _wrap_default(
         self,
@@ -174,93 +202,6 @@ class Composer:
                 links[r.at].append((f"{r.step}:{r.name}", fn, None))
         return links
 
-    def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
-        """The step for reached models, where any of them has middleware of its own or hidden rows."""
-        guards = self.guards_of_reachable(model, operation, item=item)
-        hidden = frozenset() if self._rules is None else self._rules.hidden_from(model, operation)
-        if not guards and not hidden:
-            return []
-        hides_own = self._rules is not None and self._rules[model.cls].hides_rows
-        return [("reach", None, Reach(model, operation, guards, hidden, hides_own=hides_own))]
-
-    def guards_of_reachable(
-        self, model: ModelMeta | None, operation: Operation, *, item: bool
-    ) -> dict[ModelMeta, Guard]:
-        """The guards of every model that such a request can reach."""
-        return self.guards(self._reachable(model, operation), model, operation, item=item)
-
-    def entries_of_reachable(
-        self, model: ModelMeta | None, operation: Operation, *, item: bool
-    ) -> Iterator[Middleware]:
-        """What was registered to guard the models that such a request can reach."""
-        yield from self.entries_before(self._reachable(model, operation), model, operation, item=item)
-
-    def entries_before(
-        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
-    ) -> Iterator[Middleware]:
-        """What was registered to guard these models, as far as such a request has not passed it."""
-        for _, own, _ in self._not_passed(models, model, operation, item=item):
-            yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
-
-    def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
-        if operation is Operation.SEARCH:
-            return [m for m in self._models.values() if m.options.global_searchable]
-        if model is None or operation in _REACHING_NONE:
-            return []
-        return [model, *reachable_models(model, self._models)]
-
-    def guards(
-        self,
-        models: Iterable[ModelMeta],
-        model: ModelMeta | None,
-        operation: Operation,
-        *,
-        item: bool,
-        asked: Operation = Operation.LIST,
-    ) -> dict[ModelMeta, Guard]:
-        """For each of these models, its auth middleware that such a request has not passed.
-
-        It is that for rows which a request reaches, unless it reaches single records by another operation
-        (`asked`).
-        """
-        guards: dict[ModelMeta, Guard] = {}
-        for meta, own, forgets in self._not_passed(models, model, operation, item=item, asked=asked):
-            links: list[Link] = [("forget identity", None, forget_identity)] if forgets else []
-            links += [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
-            guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
-        return guards
-
-    def _not_passed(
-        self,
-        models: Iterable[ModelMeta],
-        model: ModelMeta | None,
-        operation: Operation,
-        *,
-        item: bool,
-        asked: Operation = Operation.LIST,
-    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]], bool]]:
-        """The models with auth middleware that such a request has not passed, and that middleware.
-
-        A middleware for all models runs once in a request; one for some models, once for each of them, and
-        code of the application that may look at the record once for each record. A model that does not take
-        the credentials of the route has to find out anew who is asking.
-        """
-        step: Step | SpecStep = self._pipeline.auth
-        route_middleware = in_order(step, model, operation, item=item)
-        of_records = asked is not Operation.LIST
-        for meta in models:
-            route_functions = [
-                fn
-                for r, fn in route_middleware
-                if r.models is None or (meta is model and (isinstance(fn, Entry) or not of_records))
-            ]
-            of_model = in_order(step, meta, asked, item=True) if of_records else guards_of_rows(step, meta)
-            own, forgets = middleware_to_pass(
-                step, meta, of_model, route_functions, route_middleware, operation
-            )
-            if own:
-                yield meta, own, forgets
-
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
     ) -> list[Registration]:
@@ -281,7 +222,8 @@ class Composer:
         registrations = getattr(self._pipeline, step).registrations
         return any(r.at is At.REPLACE and r.matches(model, operation, item=True) for r in registrations)
 
-    def _nest(self, links: Sequence[Link]) -> Handler:
+    def nest(self, links: Sequence[Link]) -> Handler:
+        """One callable of all these."""
         handler: Handler | None = None
         run: list[Default] = []
         later: list[Middleware] = []
@@ -394,33 +336,6 @@ def in_order(
     return [*before, *replacements[-1:], *after]
 
 
-def guards_of_rows(step: Step | SpecStep, model: ModelMeta) -> list[tuple[Registration, Middleware]]:
-    """The middleware that stands before rows of a model which a request to another one leads to.
-
-    It is what stands before its lists, and what guards its single records alone: a model may be served
-    without a list, and then nothing else guards it. Exemptions from one of the two do not open the other.
-    """
-    of_lists = in_order(step, model, Operation.LIST, item=False)
-    of_reads = in_order(step, model, Operation.READ, item=True)
-    lists, reads = [r for r, _ in of_lists], [r for r, _ in of_reads]
-    further = [pair for pair in of_reads if pair[0] not in lists and not opens_lists(pair[0])]
-    if not further:
-        return of_lists
-    if _has_authenticator(of_lists):
-        further = [pair for pair in further if not is_exemption(pair[1])]
-    if _has_authenticator(further):
-        of_lists = [pair for pair in of_lists if pair[0] in reads or not is_exemption(pair[1])]
-    places = {id(r): place for place, r in enumerate(step.registrations)}
-    return sorted(
-        [*of_lists, *further],
-        key=lambda pair: (_POSITIONS[pair[0].at], pair[0].rank, places[id(pair[0])]),
-    )
-
-
-def _has_authenticator(pairs: Iterable[tuple[Registration, Middleware]]) -> bool:
-    return any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in pairs)
-
-
 _POSITIONS = {At.BEFORE: 0, At.REPLACE: 1, At.AFTER: 2}
 
 
@@ -444,6 +359,14 @@ def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target
         if demands and exemption not in functions:
             return False
     return exemption in own_functions
+
+
+def _require_places(names: Sequence[str], defaults: Mapping[str, Default | AddedStep]) -> None:
+    """Refuse a step that has no place in the chain: one that judges rows would be left out unnoticed."""
+    for label, default in defaults.items():
+        name = default.step if isinstance(default, AddedStep) else _PARTS.get(label, label)
+        if name not in names:
+            raise ValueError(f"the step {label!r} has no place: there is no step {name!r} among {names}")
 
 
 def _names(body: Any) -> str:

@@ -494,6 +494,11 @@ def opens_lists(registration: Registration) -> bool:
     return isinstance(registration.fn, Entry) and registration.fn.opens_lists
 
 
+def is_exemption(fn: Middleware) -> bool:
+    """Whether it lets anonymous callers pass the authenticators after it."""
+    return isinstance(fn, Entry) and fn.is_exemption
+
+
 def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     """The field of that name, which was checked when the entry was placed."""
     field = find_field(meta, name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import AnswerOfRow, Default, Target
+from maniflex.pipeline.chain import AddedStep, AnswerOfRow, Default, StepPlace, Target
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -244,7 +244,9 @@ class _ModelRoutes:
             item=is_update,
         )
 
-    def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
+    def _body_steps(
+        self, operation: Operation, deserialize: Default | None = None
+    ) -> dict[str, Default | AddedStep]:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
         step = self._deserialize
         if self._files is None:
@@ -253,25 +255,25 @@ class _ModelRoutes:
         touchable = self._db.touchable
         if deserialize is not None:
             name_again = self._files.settle_files(operation, touchable, restores=True)
-            return {"deserialize": deserialize, "files": name_again}
+            return {"deserialize": deserialize, "files": AddedStep(name_again, "validate", StepPlace.LAST)}
         return {
             "deserialize": self._files.read_body(step.body, operation, touchable),
-            "files": self._files.settle_files(operation, touchable),
+            "files": AddedStep(self._files.settle_files(operation, touchable), "validate", StepPlace.LAST),
         }
 
-    def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default]:
+    def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default | AddedStep]:
         """The step that judges rows, where those of the model or of one it reaches have policies."""
         rules, judge = self._routes.runtime.rules, self._rules.judge(operation, item=item)
         reached = (self._model, *reachable_models(self._model, self._db.store.models))
         if not judge and not any(rules[meta.cls].judges_rows for meta in reached):
             return {}
         shown = ShownRows(rules, judge)
-        return {"policies": shown.judge_one if item else shown.judge_many}
+        return {"policies": AddedStep(shown.judge_one if item else shown.judge_many, "db", StepPlace.BEHIND)}
 
-    def _written_steps(self, operation: Operation) -> dict[str, Default]:
+    def _written_steps(self, operation: Operation) -> dict[str, Default | AddedStep]:
         """The step that judges whether the caller of a write may read what was written."""
         judge = self._written[operation]
-        return {} if judge is None else {"policies": judge.judge}
+        return {} if judge is None else {"policies": AddedStep(judge.judge, "db", StepPlace.BEHIND)}
 
     def _respond_to_write(self, operation: Operation, answer: Default, status: int) -> Default:
         """The response step of a write, which may have to keep the record to itself."""
@@ -291,7 +293,7 @@ class _ModelRoutes:
         text = "The record; its id alone where the caller may not read it."
         return replace(about or RouteDocs(), answer_texts={status: text})
 
-    def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default]:
+    def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default | AddedStep]:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
         composer, model = self._routes.composer, self._model
         rules = value_rules(self._rules.checks(operation))
@@ -300,9 +302,10 @@ class _ModelRoutes:
         if not rules:
             return {"validate": built_in}
         writes_rows = not composer.replaces("db", model, operation)
+        without_built_in = Judge(model, operation, rules, None, writes_rows=writes_rows)
         return {
             "validate": Judge(model, operation, rules, built_in, writes_rows=writes_rows),
-            "rules": Judge(model, operation, rules, None, writes_rows=writes_rows),
+            "rules": AddedStep(without_built_in, "validate", StepPlace.BEHIND_REPLACED),
         }
 
     def _deleting(self) -> Endpoint:
@@ -338,7 +341,7 @@ class _ModelRoutes:
         *,
         below: str = "",
         item: bool = False,
-        defaults: dict[str, Default],
+        defaults: Mapping[str, Default | AddedStep],
         respond: Default,
         of_row: AnswerOfRow | None = None,
         about: RouteDocs | None = None,

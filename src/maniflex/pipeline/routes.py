@@ -20,6 +20,7 @@ from maniflex.db.backend import has_method
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import (
+    AddedStep,
     AnswerOfRow,
     Composer,
     Default,
@@ -33,6 +34,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.rules.reach import ReachedModels
 from maniflex.pipeline.rules.redactions import redact_unwritten
 from maniflex.pipeline.rules.transforms import Computed
 from maniflex.pipeline.runtime import Runtime
@@ -127,6 +129,7 @@ class RouteBuilder:
 
     runtime: Runtime
     composer: Composer
+    reached: ReachedModels
     computed: Mapping[type[Model], Sequence[Computed]] = field(default_factory=dict)
     context: type[Context] = Context
 
@@ -138,7 +141,7 @@ class RouteBuilder:
         *,
         model: ModelMeta | None = None,
         steps: Sequence[str] = MAIN,
-        defaults: dict[str, Default] | None = None,
+        defaults: Mapping[str, Default | AddedStep] | None = None,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
         also: Sequence[Target] = (),

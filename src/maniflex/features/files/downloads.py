@@ -21,7 +21,7 @@ from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState, StoredFile
 from maniflex.model.field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.chain import Default
+from maniflex.pipeline.chain import AddedStep, Default, StepPlace
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
@@ -235,11 +235,13 @@ class Attachment:
         store = runtime.stores[model.cls]
         database = Database(store, runtime.serializers[model.cls], runtime)
         read: Default = database.read_singleton if model.options.singleton else database.read
-        defaults: dict[str, Default] = {"db": read}
+        defaults: dict[str, Default | AddedStep] = {"db": read}
         rules = runtime.rules[model.cls]
         if rules.judges_rows:
             judge = rules.judge(Operation.READ_ATTACHMENT, item=True)
-            defaults["policies"] = ShownRows(runtime.rules, judge).judge_one
+            defaults["policies"] = AddedStep(
+                ShownRows(runtime.rules, judge).judge_one, "db", StepPlace.BEHIND
+            )
         for method in ("GET", "HEAD"):
             yield routes.endpoint(
                 method,

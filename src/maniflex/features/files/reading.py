@@ -52,7 +52,7 @@ def record_readers(
             continue
         is_read = not meta.options.headless and serves(meta, Operation.READ_ATTACHMENT, item=True)
         shown_by = Operation.READ_ATTACHMENT if is_read else Operation.LIST
-        guards = routes.composer.guards(
+        guards = routes.reached.guards(
             [meta], model, operation, item=operation is not Operation.CREATE, asked=shown_by
         )
         rules = runtime.rules[meta.cls]

@@ -260,7 +260,7 @@ class ServerRules(dict[type[Model], ModelRules]):
         """The rules of a model by its name."""
         return self[self._classes[name]]
 
-    def step_before_query(self, model: ModelMeta, operation: Operation) -> RefuseHidden | None:
+    def step_before_query(self, model: ModelMeta, operation: Operation, item: bool) -> RefuseHidden | None:
         """The step that refuses queries about hidden fields, where a query can be about one."""
         store = self._stores.get(model.cls)
         if store is None or not store.listings.guarded or operation not in Operation.READS:

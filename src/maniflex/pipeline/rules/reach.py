@@ -13,15 +13,18 @@ from typing import Any
 from maniflex.db.port import AfterCommit
 from maniflex.errors import Forbidden, RequestError
 from maniflex.model.meta import ModelMeta, RelationKind
+from maniflex.pipeline.chain import Composer, Link, in_order
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, is_exemption, opens_lists
 from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, Registration, SpecStep, Step
+from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, SpecStep, Step
 from maniflex.pipeline.response import Response, no_answer_error, status_of
+from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.query.query import (
     Filter,
     Include,
+    Models,
     Query,
     Scope,
     adopt,
@@ -29,6 +32,7 @@ from maniflex.query.query import (
     leaves,
     models_along,
     models_reached,
+    reachable_models,
 )
 
 Guard = Callable[[Context], Awaitable[None]]
@@ -286,11 +290,6 @@ def middleware_to_pass(
     return _still_to_pass(of_model, passed), forgets
 
 
-def is_exemption(fn: Middleware) -> bool:
-    """Whether it lets anonymous callers pass the authenticators after it."""
-    return isinstance(fn, Entry) and fn.is_exemption
-
-
 def _takes_other_credentials(
     step: Step | SpecStep, model: ModelMeta, of_model: Registered, route: Registered, operation: Operation
 ) -> bool:
@@ -335,3 +334,135 @@ def _judges_caller(fn: Middleware) -> bool:
 
 def _concerns_identity(fn: Middleware) -> bool:
     return isinstance(fn, Entry) and (fn.is_authenticator or fn.is_exemption)
+
+
+def guards_of_rows(step: Step | SpecStep, model: ModelMeta) -> list[tuple[Registration, Middleware]]:
+    """The middleware that stands before rows of a model which a request to another one leads to.
+
+    It is what stands before its lists, and what guards its single records alone: a model may be served
+    without a list, and then nothing else guards it. Exemptions from one of the two do not open the other.
+    """
+    of_lists = in_order(step, model, Operation.LIST, item=False)
+    of_reads = in_order(step, model, Operation.READ, item=True)
+    lists, reads = [r for r, _ in of_lists], [r for r, _ in of_reads]
+    further = [pair for pair in of_reads if pair[0] not in lists and not opens_lists(pair[0])]
+    if not further:
+        return of_lists
+    if _has_authenticator(of_lists):
+        further = [pair for pair in further if not is_exemption(pair[1])]
+    if _has_authenticator(further):
+        of_lists = [pair for pair in of_lists if pair[0] in reads or not is_exemption(pair[1])]
+    places = {id(r): place for place, r in enumerate(step.registrations)}
+    return sorted(
+        [*of_lists, *further],
+        key=lambda pair: (_POSITIONS[pair[0].at], pair[0].rank, places[id(pair[0])]),
+    )
+
+
+def _has_authenticator(pairs: Iterable[tuple[Registration, Middleware]]) -> bool:
+    return any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in pairs)
+
+
+_POSITIONS = {At.BEFORE: 0, At.REPLACE: 1, At.AFTER: 2}
+
+
+# The guards of all models of a server, and the step of each endpoint that asks them.
+
+
+_REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
+
+
+class ReachedModels:
+    """Says which models a request can reach, and what stands before their rows that it has not passed."""
+
+    def __init__(self, composer: Composer, pipeline: Pipeline, models: Models, rules: ServerRules) -> None:
+        self._composer = composer
+        self._pipeline = pipeline
+        self._models = models
+        self._rules = rules
+
+    def step(self, model: ModelMeta, operation: Operation, item: bool) -> Reach | None:
+        """The step of an endpoint, where a model that it reaches has guards of its own or hidden rows."""
+        guards = self.guards_of_reachable(model, operation, item=item)
+        hidden = self._rules.hidden_from(model, operation)
+        if not guards and not hidden:
+            return None
+        return Reach(model, operation, guards, hidden, hides_own=self._rules[model.cls].hides_rows)
+
+    def guards_of_reachable(
+        self, model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> dict[ModelMeta, Guard]:
+        """The guards of every model that such a request can reach."""
+        return self.guards(self._reachable(model, operation), model, operation, item=item)
+
+    def entries_of_reachable(
+        self, model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[Middleware]:
+        """What was registered to guard the models that such a request can reach."""
+        yield from self.entries_before(self._reachable(model, operation), model, operation, item=item)
+
+    def entries_before(
+        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[Middleware]:
+        """What was registered to guard these models, as far as such a request has not passed it."""
+        for _, own, _ in self._not_passed(models, model, operation, item=item):
+            yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
+
+    def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
+        if operation is Operation.SEARCH:
+            return [m for m in self._models.values() if m.options.global_searchable]
+        if model is None or operation in _REACHING_NONE:
+            return []
+        return [model, *reachable_models(model, self._models)]
+
+    def guards(
+        self,
+        models: Iterable[ModelMeta],
+        model: ModelMeta | None,
+        operation: Operation,
+        *,
+        item: bool,
+        asked: Operation = Operation.LIST,
+    ) -> dict[ModelMeta, Guard]:
+        """For each of these models, its auth middleware that such a request has not passed.
+
+        It is that for rows which a request reaches, unless it reaches single records by another operation
+        (`asked`).
+        """
+        guards: dict[ModelMeta, Guard] = {}
+        for meta, own, forgets in self._not_passed(models, model, operation, item=item, asked=asked):
+            links: list[Link] = [("forget identity", None, forget_identity)] if forgets else []
+            links += [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
+            guards[meta] = self._composer.nest([*links, (f"reach {meta.name}", None, let_pass)])
+        return guards
+
+    def _not_passed(
+        self,
+        models: Iterable[ModelMeta],
+        model: ModelMeta | None,
+        operation: Operation,
+        *,
+        item: bool,
+        asked: Operation = Operation.LIST,
+    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]], bool]]:
+        """The models with auth middleware that such a request has not passed, and that middleware.
+
+        A middleware for all models runs once in a request; one for some models, once for each of them, and
+        code of the application that may look at the record once for each record. A model that does not take
+        the credentials of the route has to find out anew who is asking.
+        """
+        step: Step | SpecStep = self._pipeline.auth
+        route_middleware = in_order(step, model, operation, item=item)
+        of_records = asked is not Operation.LIST
+        for meta in models:
+            route_functions = [
+                fn
+                for r, fn in route_middleware
+                if r.models is None or (meta is model and (isinstance(fn, Entry) or not of_records))
+            ]
+            of_model = in_order(step, meta, asked, item=True) if of_records else guards_of_rows(step, meta)
+            own, forgets = middleware_to_pass(
+                step, meta, of_model, route_functions, route_middleware, operation
+            )
+            if own:
+                yield meta, own, forgets
