@@ -135,7 +135,8 @@ class WriteSeam:
         no row, nothing is written: `CommitRefused`.
         """
         store, record_id = self._store, values["id"]
-        if self._writes_at_once(tx):
+        at_once = self._writes_at_once(tx)
+        if at_once:
             follow_ups = self._follow_ups if also is None else (*self._follow_ups, also)
             one = OneWrite(store, ChangeKind.CREATE, record_id, follow_ups)
             if by_dialect(store.adapter.dialect, sqlite=True, postgres=False):
@@ -152,7 +153,8 @@ class WriteSeam:
                 if also is not None:
                     change = Change(store.meta, ChangeKind.CREATE, record_id, None, row, caller().source)
                     own_tx.guard_commit(next(also.follow((change,), caller())))
-        self._is_foreseen = also is None and self._is_foreseen
+        if rows and at_once and also is not None:  # no refusal: the row is another one than was foreseen
+            self._is_foreseen = False
         return rows
 
     def _row_to_expect(self, insert: Sql, values: Mapping[str, Any], *, exact: bool) -> Row | None:
