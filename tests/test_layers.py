@@ -24,7 +24,7 @@ LAYERS = (
     "db storage",
     "sql",
     "query",
-    "model",
+    "model encryption",
     "config errors _callables _caller _client_address _clock _fence _ids _json _logging _names _service"
     " _settings _tables",
 )

@@ -22,6 +22,8 @@
         ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
         ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
         ├── UnusableScope · UnfilledField · CallbackFailed · RawSqlRefused   500
+        ├── EncryptionError                                                  500
+        │   └── DecryptionError · EncryptionNotConfigured
         ├── UnusableQuery 500 (an InvalidQuery)
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
@@ -454,4 +456,5 @@ class Timeout(RequestError):
 
 
 # Below what they are made of.
+from maniflex.errors.encryption import *  # noqa: E402, F403
 from maniflex.errors.files import *  # noqa: E402, F403

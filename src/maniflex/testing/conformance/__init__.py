@@ -1,4 +1,4 @@
-"""The suites every database adapter, backend, queue of jobs, store and storage of files passes.
+"""The suites every database adapter, backend, queue of jobs, store, storage of files and key provider passes.
 
 Subclass one in a test module and give it what it asks for; needs pytest with pytest-asyncio in auto mode.
 
@@ -23,6 +23,7 @@ for _part in (
     "_constraints",
     "_job_workers",
     "_jobs",
+    "_keys",
     "_statements",
     "_storage",
     "_stores_cache",
@@ -40,6 +41,7 @@ from maniflex.testing.conformance._background import Batches, Listening, Sibling
 from maniflex.testing.conformance._case import sql  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
+from maniflex.testing.conformance._keys import Digesting, Sealing  # noqa: E402
 from maniflex.testing.conformance._statements import Constraints, Statements, Streams  # noqa: E402
 from maniflex.testing.conformance._storage import FailingStores, Keeping, Reading, Refusing  # noqa: E402
 from maniflex.testing.conformance._stores import Caching, Claiming, Limiting, Revoking  # noqa: E402
@@ -76,6 +78,10 @@ class StorageConformance(Keeping, Reading, FailingStores, Refusing):
     """What a `Storage` of files promises; override the `storage` fixture with an empty one."""
 
 
+class KeyProviderConformance(Sealing, Digesting):
+    """What a `KeyProvider` promises; override `provider`, and `key_id` and `other_key_id` where need be."""
+
+
 class BackendConformance(Backends):
     """What a `Backend` promises; override `backend`, `values` and `field`."""
 
@@ -86,6 +92,7 @@ __all__ = [
     "CacheStoreConformance",
     "IdempotencyConformance",
     "JobQueueConformance",
+    "KeyProviderConformance",
     "RateLimitConformance",
     "RevokerConformance",
     "StorageConformance",

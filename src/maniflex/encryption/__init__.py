@@ -1,0 +1,21 @@
+"""Keys, and what is stored under them: envelopes, digests, and where keys come from.
+
+It knows nothing of models: a value is bytes, and where it stands is a `context`.
+"""
+
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.local import EnvKeyProvider, LocalKeyProvider, MemoryKeyProvider
+from maniflex.encryption.port import KeyProvider, context_of
+from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured
+
+__all__ = [
+    "DecryptionError",
+    "EncryptionError",
+    "EncryptionNotConfigured",
+    "EnvKeyProvider",
+    "KeyProvider",
+    "Keyring",
+    "LocalKeyProvider",
+    "MemoryKeyProvider",
+    "context_of",
+]

@@ -1,0 +1,73 @@
+"""How an encrypted value is stored: `enc:` and the base64 of its envelope.
+
+An envelope is `version(1) | length of the key id (2, big-endian) | key id | body`. The body of local keys
+is `nonce(12) | AES-256-GCM ciphertext and tag`; that of a service is the service's own text. Version 3 is
+what is written: bound to version, key id and context. Version 2 is bound to its own head, version 1 to
+nothing.
+"""
+
+from __future__ import annotations
+
+from binascii import Error, a2b_base64, b2a_base64
+
+from maniflex.errors import DecryptionError
+
+PREFIX = "enc:"
+CURRENT_VERSION = 3
+VERSIONS = (1, 2, 3)
+_LONGEST_KEY_ID = 0xFFFF
+
+
+def head_of(key_id: str, version: int = CURRENT_VERSION) -> bytes:
+    """The beginning of every envelope of this key and version.
+
+    >>> head_of("pii")
+    b'\\x03\\x00\\x03pii'
+    """
+    name = key_id.encode()
+    if not 0 < len(name) <= _LONGEST_KEY_ID:
+        raise ValueError("a key id has between 1 and 65535 bytes")
+    return bytes((version,)) + len(name).to_bytes(2, "big") + name
+
+
+def split(envelope: bytes) -> tuple[bytes, bytes]:
+    """Head and body of an envelope."""
+    if len(envelope) < 4 or envelope[0] not in VERSIONS:
+        raise DecryptionError("it is no envelope of a known version")
+    end = 3 + (envelope[1] << 8 | envelope[2])
+    if end == 3 or len(envelope) <= end:
+        raise DecryptionError("the envelope is cut off")
+    return envelope[:end], envelope[end:]
+
+
+def version_of(envelope: bytes) -> int:
+    """The version of an envelope."""
+    split(envelope)
+    return envelope[0]
+
+
+def key_id_of(envelope: bytes) -> str:
+    """The name of the key of an envelope."""
+    head, _ = split(envelope)
+    try:
+        return head[3:].decode()
+    except UnicodeDecodeError:
+        raise DecryptionError("the key id is no text") from None
+
+
+def is_sealed(stored: str) -> bool:
+    """Whether a stored text is an envelope, and not a plain text of the time before encryption."""
+    return stored[:4] == PREFIX
+
+
+def to_text(envelope: bytes) -> str:
+    """The envelope as it is stored."""
+    return PREFIX + b2a_base64(envelope, newline=False).decode()
+
+
+def from_text(stored: str) -> bytes:
+    """The envelope of a stored text."""
+    try:
+        return a2b_base64(stored[4:], strict_mode=True)
+    except (Error, ValueError):
+        raise DecryptionError("it is not base64") from None
