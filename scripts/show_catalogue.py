@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from maniflex.pipeline.registration import ACTION
+from tests.catalogue.factories import homes_of
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
@@ -21,8 +24,8 @@ def entry_rows() -> Iterator[str]:
     """A row for each factory: its page, its steps, whether actions take it, its sentence."""
     for name, factory in factories().items():
         entry = class_of(name)
-        in_actions = "yes" if entry.in_actions else "no"
-        yield f"| {_link(name)} | {', '.join(entry.homes)} | {in_actions} | {_sentence(factory)} |"
+        in_actions = "yes" if ACTION in entry.homes else "no"
+        yield f"| {_link(name)} | {', '.join(homes_of(name))} | {in_actions} | {_sentence(factory)} |"
 
 
 def other_rows() -> Iterator[str]:

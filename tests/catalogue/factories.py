@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import maniflex.middleware
 from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.registration import BESIDE_STEPS
 
 Factory = Callable[..., Any]
 
@@ -46,7 +47,7 @@ def class_of(name: str) -> type[Entry]:
 
 def homes_of(name: str) -> Mapping[str, Any]:
     """The steps an entry can stand on, the usual one first, and its positions there."""
-    return class_of(name).homes
+    return {home: at for home, at in class_of(name).homes.items() if home not in BESIDE_STEPS}
 
 
 def entry_classes(cls: type[Entry] = Entry) -> Iterator[type[Entry]]:

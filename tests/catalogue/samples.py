@@ -15,7 +15,7 @@ from maniflex import AuthInfo, Model, Server
 from maniflex.audit import TableSink
 from maniflex.middleware import auth, stores, workflow
 from maniflex.pipeline.entry import Entry
-from maniflex.pipeline.registration import STEPS
+from maniflex.pipeline.registration import DESCRIPTION, STEPS
 from tests.catalogue.factories import factories, homes_of
 
 NAMES_FIELDS = ("field", "fields", "source", "target", "start", "end", "when_field", "relation", "within")
@@ -265,7 +265,7 @@ def make(name: str, arguments: Arguments) -> Any:
 def wrong_steps(name: str, entry: Entry) -> list[str]:
     """The steps that such an entry does nothing on."""
     steps = {*STEPS, *SPEC_STEPS} - set(homes_of(name))
-    return sorted(steps - ({"openapi.auth"} if entry.in_description else set()))
+    return sorted(steps - ({"openapi.auth"} if DESCRIPTION in entry.homes else set()))
 
 
 def register(server: Server, step: str, entry: Any, label: str, options: dict[str, Any]) -> None:

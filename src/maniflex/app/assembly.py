@@ -34,6 +34,7 @@ from maniflex.http.access_log import with_access_log
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Observed, Surroundings
 from maniflex.http.routing import Router
+from maniflex.middleware.auth.authenticator import CallerCheck
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
@@ -254,7 +255,7 @@ def _make_in_process(
 def _seal_rules(draft: ServerDraft, placement: Placement) -> None:
     """Before routes are made: which rules bind the models, and what their query strings may hold."""
     runtime = draft.routes.runtime
-    runtime.caller_checks += [check for entry, _ in placement.seats for check in entry.caller_checks()]
+    runtime.caller_checks += [entry.check for entry, _ in placement.seats if isinstance(entry, CallerCheck)]
     runtime.rules.seal()
     for store in runtime.stores.values():
         store.listings.own = _own_parameters(draft, placement.pipeline, store)

@@ -22,6 +22,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.db.store import Store
 from maniflex.middleware.db.audit_entry import AuditEntry
 from maniflex.model.base import Model
+from maniflex.pipeline.entry import ListeningEntry
 from maniflex.pipeline.runtime import Runtime
 
 
@@ -52,7 +53,7 @@ class AuditTrail:
     def problems(self, runtime: Runtime) -> Iterator[str]:
         """Models whose rows are not in the database of the outbox, and tables with two roles."""
         for entry, names in self._uses:
-            if entry.delivery is Delivery.OUTBOX and entry.listens:
+            if entry.delivery is Delivery.OUTBOX and isinstance(entry, ListeningEntry):
                 for store in runtime.stores.values():
                     if _is_meant(store, names) and store.adapter is not runtime.adapter:
                         yield (

@@ -22,7 +22,7 @@ from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, ListeningEntry, Trait
 from maniflex.pipeline.registration import Pipeline, middleware_of_model
 from maniflex.query.query import reachable_models
 from maniflex.sql.model import ModelSql
@@ -64,7 +64,7 @@ class EntryTables:
 
     def models(self) -> Sequence[type[Model]]:
         """The tables of all entries, each once."""
-        return list(dict.fromkeys(table for entry, _ in self._uses for table in _tables(entry)))
+        return list(dict.fromkeys(table for entry, _ in self._uses for table in entry.keeps.tables))
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
         """The models declare all there is."""
@@ -110,14 +110,14 @@ class EntryTables:
         metas = {store.meta.name: store.meta for store in environment.stores.values()}
         stores = {store.meta.name: store for store in environment.stores.values()}
         for entry, names in self._uses:
-            if not entry.listens:
+            if not isinstance(entry, ListeningEntry):
                 continue
             roots = [meta for meta in metas.values() if names is None or meta.name in names]
             reached = [one for root in roots for one in reachable_models(root, metas)]
-            listened_metas = (*roots, *(reached if entry.listens_to_reached else ()))
+            listened_metas = (*roots, *(reached if entry.hears_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
-                is_told = entry.listens_to_backends or metas[name].options.backend is None
-                listener = _EntryListener(entry, environment.adapter) if entry.stores else entry
+                is_told = entry.hears_backends or metas[name].options.backend is None
+                listener = _EntryListener(entry, environment.adapter) if entry.keeps.stores else entry
                 if is_told and listener not in stores[name].seam.listeners:
                     stores[name].seam.listen(listener)
 
@@ -137,20 +137,20 @@ class EntryTables:
                 await call(close)
 
     def _stores(self) -> Iterator[Any]:
-        yield from {id(store): store for entry, _ in self._uses for store in entry.stores}.values()
+        yield from {id(store): store for entry, _ in self._uses for store in entry.keeps.stores}.values()
 
     def _other_databases(self, environment: Environment) -> list[tuple[Adapter, list[type[Model]]]]:
         """Databases of models whose entries keep their tables beside the rows, and these tables."""
         databases: dict[int, tuple[Adapter, dict[type[Model], None]]] = {}
         internal = set(self.models())
         for entry, names in self._uses:
-            for cls, store in environment.stores.items() if entry.beside_rows else ():
+            for cls, store in environment.stores.items() if entry.keeps.beside_rows else ():
                 if store.meta.options.backend is not None:
                     continue
                 is_named = names is None or store.meta.name in names
                 if is_named and cls not in internal and store.adapter is not environment.adapter:
                     _, tables = databases.setdefault(id(store.adapter), (store.adapter, {}))
-                    tables.update(dict.fromkeys(_tables(entry)))
+                    tables.update(dict.fromkeys(entry.keeps.tables))
         return [(adapter, list(tables)) for adapter, tables in databases.values()]
 
 
@@ -158,7 +158,7 @@ class EntryTables:
 class _EntryListener:
     """An entry as one server tells it of writes; code of another may write, and both may have its stores."""
 
-    entry: Entry
+    entry: ListeningEntry
     database: Adapter
 
     @property
@@ -194,18 +194,13 @@ def computed_problems(
 ) -> Iterator[str]:
     """Models whose computed fields would be made from records without their secrets."""
     for r in pipeline.db.registrations:
-        for meta in models if isinstance(r.fn, Entry) and r.fn.hides_secrets else ():
+        for meta in models if isinstance(r.fn, Entry) and Trait.HIDES_SECRETS in r.fn.traits else ():
             is_for = r.models is None or meta.name in r.models
             if is_for and meta.cls in computed and any(field.secret for field in meta.fields):
                 yield (
                     f"pipeline.db: {r.name}: {meta.name} has secret fields, which are not kept, and computed"
                     " ones, which may need them; register it for other models"
                 )
-
-
-def _tables(entry: Entry) -> Iterator[type[Model]]:
-    yield from entry.tables
-    yield from (table for store in entry.stores for table in getattr(store, "tables", ()))
 
 
 def _expires(table: type[Model]) -> bool:

@@ -40,7 +40,7 @@ from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.model_routes import model_endpoints
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Pipeline, can_guard_files, takes
+from maniflex.pipeline.registration import Pipeline, acts_on_files, can_guard_files, takes
 from maniflex.pipeline.routes import Endpoint, operation_problems, serves
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class DurableRoutes(Feature):
 
 def _file_entry_problems(entry: Entry) -> Iterator[str]:
     yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
-    if not (entry.in_files or can_guard_files(entry)):
+    if not (acts_on_files(entry) or can_guard_files(entry)):
         yield (
             f"{entry.name}: it does nothing there; what can stand there is a function of (ctx, next), an"
             " entry of the auth step such as auth.jwt or auth.require_role, db.rate_limit, idempotency.keys"

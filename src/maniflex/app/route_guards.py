@@ -16,12 +16,31 @@ from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import in_order, opens
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, EntryDocs, LayerEntry, Placement, query_parameter
+from maniflex.pipeline.entry import (
+    AuthEntry,
+    Entry,
+    EntryDocs,
+    LayerEntry,
+    Placement,
+    SecretKeeper,
+    ServerEntry,
+    Trait,
+    acting,
+    query_parameter,
+)
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
+from maniflex.pipeline.registration import (
+    UNSEEN_BY,
+    Middleware,
+    Pipeline,
+    Step,
+    acts_on_files,
+    demands_identity,
+    is_exemption,
+)
 from maniflex.pipeline.routes import Endpoint, Mount
 from maniflex.pipeline.rules.model_rules import ServerRules
-from maniflex.pipeline.rules.policies import UNCOUNTED_META
+from maniflex.pipeline.rules.policies import UNCOUNTED_META, PolicyEntry
 from maniflex.pipeline.rules.reach import ReachedModels
 from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
@@ -55,15 +74,15 @@ class GuardsByRoute:
     ) -> None:
         self._placement = placement
         self._actions: Mapping[tuple[str, str], Action] = {(a.method, a.path): a for a in actions}
-        self._of_files = [fn for fn in files_middleware if isinstance(fn, Entry) and fn.in_files]
+        self._of_files = [fn for fn in files_middleware if isinstance(fn, Entry) and acts_on_files(fn)]
 
     def of(self, endpoint: Endpoint) -> RouteGuards:
         """The guards of an endpoint."""
         authenticators, exemptions, others = [], [], []
         for step, name, fn in self.middleware(endpoint):
-            if getattr(fn, "is_exemption", False):
+            if is_exemption(fn):
                 exemptions.append(name)
-            elif getattr(fn, "is_authenticator", False) or (step == "auth" and not isinstance(fn, Entry)):
+            elif demands_identity(fn) or (step == "auth" and not isinstance(fn, Entry)):
                 authenticators.append(name)
             elif step == "auth" or (isinstance(fn, Entry) and step != "response"):
                 others.append(_with_terms(name, fn))
@@ -97,17 +116,16 @@ class GuardsByRoute:
             return
         action = self._action(endpoint)
         own = [fn for fn in action.middleware if isinstance(fn, Entry)] if action is not None else []
-        yield from (("action", fn.name, fn) for fn in own if fn.is_exemption)
+        yield from (("action", fn.name, fn) for fn in own if is_exemption(fn))
         for step in self._placement.pipeline.steps:
             if step.name == "response":
-                yield from (("action", fn.name, fn) for fn in own if not fn.is_exemption)
+                yield from (("action", fn.name, fn) for fn in own if not is_exemption(fn))
                 yield from (("files", fn.name, fn) for fn in self._entries_of_files(endpoint))
             for model, operation in endpoint.targets:
                 if operation in UNSEEN_BY.get(step.name, ()):
                     continue
                 for name, label, fn in _of_step(step, model, operation, item=endpoint.on_one):
-                    is_exemption = isinstance(fn, Entry) and fn.is_exemption
-                    if not is_exemption or opens(fn, step, endpoint.targets, item=endpoint.on_one):
+                    if not is_exemption(fn) or opens(fn, step, endpoint.targets, item=endpoint.on_one):
                         yield name, label, fn
 
     def _entries_of_files(self, endpoint: Endpoint) -> Iterator[Entry]:
@@ -136,8 +154,7 @@ def _of_step(
     for r, fn in in_order(step, model, operation, item=item):
         yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
     for r in step.registrations:
-        judges = isinstance(r.fn, Entry) and r.fn.judges_rows
-        if judges and r.matches(model, operation, item=item):
+        if isinstance(r.fn, PolicyEntry) and r.matches(model, operation, item=item):
             yield step.name, r.name, r.fn
 
 
@@ -183,6 +200,7 @@ def production_problems(
     entries = (
         ProductionProblem(f"{entry.name}: {problem}", "T117", (entry.name,))
         for entry, seat in (*placement.seats, *placement.other_seats)
+        if isinstance(entry, SecretKeeper)
         for problem in entry.production_problems(seat)
     )
     yield from dict.fromkeys(entries)
@@ -264,13 +282,13 @@ class RouteDescriptions:
         self._guards = guards
         self._reached = reached
         self._placement = placement
-        lifted = [entry for entry, _ in placement.seats if entry.is_lifted]
+        lifted = [entry for entry, _ in placement.seats if isinstance(entry, ServerEntry) and entry.is_lifted]
         self._layers = [entry for entry in (*lifted, *layers) if isinstance(entry, LayerEntry)]
 
     def docs(self, endpoint: Endpoint) -> list[EntryDocs]:
         """What the entries of an endpoint add to its description."""
         entries = dict.fromkeys([*self._entries(endpoint), *self._layers])
-        of_route = [docs for entry in entries if (docs := _docs_of(entry, endpoint)) is not None]
+        of_route = [docs for entry in entries if (docs := _docs_on(endpoint, entry)) is not None]
         model = endpoint.model
         if model is not None and self._is_uncounted(endpoint, model):
             of_route.append(EntryDocs(page_meta=UNCOUNTED_META))
@@ -287,19 +305,18 @@ class RouteDescriptions:
     def security(self, endpoint: Endpoint) -> list[dict[str, list[str]]] | None:
         """The schemes of which a caller needs one, `{}` for none at all; None when no entry says so."""
         entries = self._entries(endpoint)
-        docs = {entry: _docs_of(entry, endpoint) or EntryDocs() for entry in entries}
+        docs = {entry: _docs_on(endpoint, entry) or EntryDocs() for entry in entries}
         schemes = dict.fromkeys(name for doc in docs.values() for name in doc.security)
         alternatives: list[dict[str, list[str]]] = [{name: []} for name in schemes]
-        is_open = any(entry.silences(other) for entry in entries for other in self._all_entries(endpoint))
         if not schemes:
-            return [] if is_open else None
-        authenticators = [entry for entry in entries if entry.is_authenticator]
-        exemptions = [entry for entry in entries if entry.is_exemption]
+            return [] if len(entries) < len(self._all_entries(endpoint)) else None
+        authenticators = [entry for entry in entries if demands_identity(entry)]
+        exemptions = [entry for entry in entries if is_exemption(entry)]
         # The last authenticator refuses callers without a credential, unless an exemption stands before it.
         is_exempt = bool(exemptions and authenticators) and entries.index(exemptions[0]) < entries.index(
             authenticators[-1]
         )
-        demands = any(401 in docs[entry].refusals for entry in entries if not entry.is_authenticator)
+        demands = any(401 in docs[entry].refusals for entry in entries if not demands_identity(entry))
         return [*alternatives, {}] if is_exempt and not demands else alternatives
 
     def is_guarded(self, endpoint: Endpoint) -> bool:
@@ -316,8 +333,7 @@ class RouteDescriptions:
 
     def _entries(self, endpoint: Endpoint) -> list[Entry]:
         """Those that do something there, in the order they run in."""
-        entries = self._all_entries(endpoint)
-        return [one for one in entries if not any(other.silences(one) for other in entries)]
+        return acting(self._all_entries(endpoint))
 
     def _all_entries(self, endpoint: Endpoint) -> list[Entry]:
         if endpoint.context is not Context:
@@ -360,16 +376,22 @@ class RouteDescriptions:
 
     def _refusals_of_reached(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
         entries = dict.fromkeys(fn for fn in self._entries_of_reachable(endpoint) if isinstance(fn, Entry))
-        for entry in (entry for entry in entries if not entry.skips_reached):
-            docs = entry.method_docs(endpoint.method, None, Operation.LIST)
+        for entry in (entry for entry in entries if Trait.SKIPS_REACHED not in entry.traits):
+            docs = _docs_of(entry, endpoint.method, None, Operation.LIST)
             if docs is not None and docs.refusals:
                 yield EntryDocs(refusals=docs.refusals)
         if self._rules.hidden_from(endpoint.model, endpoint.operation):
             yield EntryDocs(refusals={403: ("FORBIDDEN",)})
 
 
-def _docs_of(entry: Entry, endpoint: Endpoint) -> EntryDocs | None:
-    return entry.method_docs(endpoint.method, endpoint.model, endpoint.operation)
+def _docs_on(endpoint: Endpoint, entry: Entry) -> EntryDocs | None:
+    return _docs_of(entry, endpoint.method, endpoint.model, endpoint.operation)
+
+
+def _docs_of(entry: Entry, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+    if isinstance(entry, AuthEntry):
+        return entry.method_docs(method, model, operation)
+    return entry.docs(model, operation)
 
 
 def _is_idle(entry: Entry, endpoint: Endpoint) -> bool:

@@ -24,7 +24,7 @@ from maniflex.middleware.db.scopes import TenantRule
 from maniflex.middleware.response.cross_origin import Cors
 from maniflex.middleware.service.hashing import HashEntry, PasswordEntry
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
-from maniflex.pipeline.entry import Entry, require_field
+from maniflex.pipeline.entry import Entry, SecretKeeper, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.rules.scopes import ScopeRule, unique_among_all
 
@@ -421,7 +421,7 @@ def lasting_sessions(subject: Subject) -> Iterator[Problem]:
 def short_secrets(subject: Subject) -> Iterator[Problem]:
     said: set[tuple[str, str]] = set()
     for entry, seat in subject.seats:
-        for problem in entry.production_problems(seat):
+        for problem in entry.production_problems(seat) if isinstance(entry, SecretKeeper) else ():
             if (entry.name, problem) not in said:
                 said.add((entry.name, problem))
                 yield Problem(
@@ -436,7 +436,7 @@ def short_secrets(subject: Subject) -> Iterator[Problem]:
 def written_secrets(subject: Subject) -> Iterator[Problem]:
     """Secrets that stand in the source, where everybody with the repository has them."""
     entries = {id(entry): entry for entry, _ in subject.seats}.values()
-    keepers = [entry for entry in entries if type(entry).knows_secret is not Entry.knows_secret]
+    keepers = [entry for entry in entries if isinstance(entry, SecretKeeper)]
     holders: list[Holder] = [(entry.name, entry.knows_secret) for entry in keepers]
     if subject.config.files_signing_key is not None:
         holders.append(("files_signing_key", subject.config.files_signing_key.__eq__))

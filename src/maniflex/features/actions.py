@@ -19,7 +19,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, action_problems
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, takes
+from maniflex.pipeline.registration import Middleware, is_exemption, takes
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder, RouteDocs
 from maniflex.pipeline.rules.redactions import has_records_to_redact, redact_answer
@@ -154,7 +154,7 @@ def _type_name(kind: Any) -> str:
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
     named_middleware: list[tuple[str, Any]] = [(label_of(m), _of_action(m)) for m in action.middleware]
-    outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
+    outer = [(label, m) for label, m in named_middleware if is_exemption(m)]
     # On the response step, so that a refusal of the auth step passes it too.
     answering = [
         (label, m) for label, m in named_middleware if isinstance(m, Entry) and "response" in m.homes

@@ -16,7 +16,7 @@ from maniflex._client_address import TrustedProxies
 from maniflex._fence import Fence
 from maniflex.pipeline.answer import send_answer
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, LayerEntry, ObserverEntry
+from maniflex.pipeline.entry import Entry, LayerEntry, ObserverEntry, ServerEntry, steps_of
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
 from maniflex.pipeline.observation import CLIENT_LEFT, MOST_DURATIONS, Observation, RequestNumbers, Tracing
 from maniflex.pipeline.registration import takes
@@ -38,7 +38,7 @@ class Surroundings:
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
-        of_server = [entry for entry in entries if entry.is_lifted]
+        of_server = [e for e in entries if isinstance(e, ServerEntry) and e.is_lifted]
         self._layers = [*(e for e in of_server if isinstance(e, LayerEntry)), *layers]
         self._observers = [*observers, *(e for e in of_server if isinstance(e, ObserverEntry))]
 
@@ -73,7 +73,7 @@ def _problems(value: Any, kind: type[Entry]) -> list[str]:
     if isinstance(value, LayerEntry | ObserverEntry) and isinstance(value, kind):
         return [f"{value.name}: {mistake}" for mistake in (*value.mistakes, *value.server_problems())]
     if isinstance(value, Entry):
-        return [f"{value.name}: it belongs on {' or '.join(f'pipeline.{step}' for step in value.homes)}"]
+        return [f"{value.name}: it belongs on {steps_of(value)}"]
     name = getattr(value, "__qualname__", None) or repr(value)
     argument = "app" if kind is LayerEntry else "observation"
     if not callable(value):

@@ -15,9 +15,9 @@ from maniflex._callables import explain_section
 from maniflex._settings import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, EntryDocs, Piece, Seat, describe_nothing
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.registration import ACTION, At, Middleware, Next
 from maniflex.pipeline.rules.checks import Check
 from maniflex.pipeline.steps.validate import UnknownFields, known_names
 
@@ -54,8 +54,7 @@ class BodySize(Entry):
     """The largest body of some routes."""
 
     name = "body.max_body_size"
-    homes: ClassVar = {"deserialize": (At.BEFORE,)}
-    in_actions = True
+    homes: ClassVar = {"deserialize": (At.BEFORE,), ACTION: ANYWHERE}
     acts_for = _BODIES
 
     def __init__(self, size: int | str) -> None:

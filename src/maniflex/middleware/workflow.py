@@ -29,7 +29,7 @@ from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Seat, ask, require_field
+from maniflex.pipeline.entry import EntryRule, Seat, SoleRight, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.rules.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 
@@ -99,8 +99,9 @@ class Machine(RuleEntry):
         names = ", ".join(meta.name for meta in self._models) or "no model"
         raise DeclarationError(f"workflow.machine is registered for {names}: say which one with model=")
 
-    def claims(self, model: ModelMeta) -> Iterable[str]:
-        yield f"{model.name}.{require_field(model, self.fields[0]).name} has a state machine"
+    def rules(self, seat: Seat) -> Iterable[EntryRule]:
+        for model in seat.models:
+            yield SoleRight(f"{model.name}.{require_field(model, self.fields[0]).name} has a state machine")
 
     def problems(self, seat: Seat) -> Iterable[str]:
         self._models = seat.models
@@ -131,7 +132,7 @@ class Machine(RuleEntry):
             codes[500] = ("WORKFLOW_HOOK_ERROR",)
         return codes
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         rules = self.states_of(model)
         if operation is Operation.UPDATE:
             yield Transition(rules)

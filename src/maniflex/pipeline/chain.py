@@ -23,7 +23,7 @@ from maniflex.config import Trace
 from maniflex.db.port import Row
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, is_exemption
+from maniflex.pipeline.entry import AuthEntry, Entry
 from maniflex.pipeline.observation import Tracing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import (
@@ -35,6 +35,8 @@ from maniflex.pipeline.registration import (
     Registration,
     SpecStep,
     Step,
+    demands_identity,
+    is_exemption,
 )
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.threads import Call
@@ -230,7 +232,7 @@ class Composer:
         for label, middleware, default in reversed(links):
             if middleware is not None:
                 later.insert(0, middleware)
-                if isinstance(middleware, Entry):
+                if isinstance(middleware, AuthEntry):
                     middleware = middleware.placed_before(later[1:])
                 if isinstance(middleware, Admission) and type(middleware).__call__ is Admission.__call__:
                     default = middleware.admit
@@ -353,7 +355,7 @@ def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target
     functions_of = [[fn for _, fn in in_order(step, *target, item=item)] for target in targets]
     own_model, own_functions = targets[0][0], functions_of[0]
     for (model, _), functions in zip(targets, functions_of, strict=True):
-        demands = [fn for fn in functions if isinstance(fn, Entry) and fn.is_authenticator]
+        demands = [fn for fn in functions if demands_identity(fn)]
         if model is not own_model:
             demands = [fn for fn in demands if fn not in own_functions]
         if demands and exemption not in functions:

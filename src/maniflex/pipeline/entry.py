@@ -1,16 +1,38 @@
 """Entries of the catalogue: middleware that says where it works, which fields it names, what it needs.
 
-An `Entry` is registered like any middleware. When the server is sealed, `place_entries` turns its
-registration into `Piece`s: one at the place of the registration, or several in the steps where the work
-belongs, so that one registration is enough. Each piece is made for one model and operation, with its
-fields looked up once. A wrong step, a field that does not exist and a wrong argument stop the start.
+A new entry is a class and the function that users call. Most need no more than this:
+
+    class MaxAge(Entry):
+        name = "response.max_age"  # as users write it
+        homes: ClassVar = {"response": ANYWHERE}  # the steps it can stand on
+        docs = describe_nothing  # or a function that says what it adds to the API description
+
+        def __init__(self, seconds: int) -> None:
+            super().__init__()
+            self._value = f"max-age={seconds}"
+            self.mistakes += [f"{seconds} is no number of seconds"] if seconds < 0 else []
+
+        async def __call__(self, ctx: Context, next: Next) -> None:
+            ctx.add_header("Cache-Control", self._value)
+            await next()
+
+Where it says nothing of what `Entry` asks, it is like most others. An entry that names fields sets `fields`;
+one that keeps things, `keeps`; one that is another middleware for each model has `make`; one that judges
+writes has `checks`, and one that hides, changes or fills fields has `rules`. What only some kinds are asked
+stands in `AuthEntry`, `SecretKeeper`, `ListeningEntry` and `ServerEntry`.
+
+When the server is sealed, `place_entries` turns each registration into `Piece`s: one at the place of the
+registration, or several in the steps where the work belongs, so that one registration is enough. Each piece
+is made for one model and operation, with its fields looked up once. A wrong step, a field that does not exist
+and a wrong argument stop the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 from maniflex._callables import label_of
 from maniflex._names import did_you_mean
@@ -22,7 +44,18 @@ from maniflex.model.registry import name_of, unknown_model
 from maniflex.pipeline.exchange import App
 from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, nothing_serves
+from maniflex.pipeline.registration import (
+    ACTION,
+    BESIDE_STEPS,
+    DESCRIPTION,
+    FILES,
+    At,
+    AuthPart,
+    Middleware,
+    Pipeline,
+    Registration,
+    nothing_serves,
+)
 from maniflex.pipeline.registration import ask as ask
 from maniflex.pipeline.rules.checks import Check, RowCheck
 from maniflex.query.query import find_field
@@ -35,7 +68,9 @@ if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime
 
 Make = Callable[[ModelMeta | None, Operation], Middleware | None]
+EntryRule = Union["FieldTransform", "RedactionRule", "Filled", "SoleRight"]
 ANYWHERE = (At.BEFORE, At.AFTER)
+GUARDS_ANYTHING = {"auth": ANYWHERE, ACTION: ANYWHERE, FILES: ANYWHERE, DESCRIPTION: ANYWHERE}
 
 
 class DeclaredAction(Protocol):
@@ -67,7 +102,7 @@ class Seat:
     @property
     def is_action(self) -> bool:
         """Whether the entry stands in the middleware= of an action."""
-        return self.step == "action"
+        return self.step == ACTION
 
     def overlaps(self, other: Seat) -> bool:
         """Whether some request meets both."""
@@ -91,41 +126,106 @@ class Piece:
     wrap: Callable[[Any], Any] | None = None  # instead of middleware: gives the default step with it around
 
 
+class Trait(Flag):
+    """What an entry has besides, where it is not like most others."""
+
+    VARIES_BY_CALLER = auto()  # it makes answers differ by who asks
+    HIDES_SECRETS = auto()  # records may come from it without their secret fields
+    SKIPS_REACHED = auto()  # it does nothing where a request to another model reaches its own
+    ACTS_WITHOUT_ROUTES = auto()  # it acts on a model that no request is about, too
+    APPLICATION_TABLES = auto()  # it has no part in how tables of the framework are written
+    COMPUTED_FIELDS = auto()  # its fields may be computed ones
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an entry keeps beyond a request; its tables are made where it is registered."""
+
+    stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
+    own_tables: Sequence[type[Model]] = ()
+    beside_rows: bool = False  # the tables are made in the databases of its models too
+
+    @property
+    def tables(self) -> list[type[Model]]:
+        """All tables that it needs."""
+        return [*self.own_tables, *(table for store in self.stores for table in getattr(store, "tables", ()))]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTransform:
+    """A field whose values an entry changes in answers."""
+
+    model: type[Model]
+    transform: Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A field of new records that an entry fills, by attribute, so that no client is asked for it."""
+
+    model: ModelMeta
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SoleRight:
+    """What one entry alone may do to a model, as a sentence; two that say the same stop the start."""
+
+    sentence: str
+
+
 class Entry:
     """Ready-made middleware: a function of (ctx, next) that describes itself."""
 
     name: str = ""  # as users write it: "auth.jwt"
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
-    in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
-    in_files: ClassVar[bool] = False  # it can stand in files_middleware=
-    guards_files: ClassVar[bool] = False  # likewise, as a part of the auth step
-    in_description: ClassVar[bool] = False  # it can guard the API description
-    is_authenticator: ClassVar[bool] = False  # no caller passes it unknown, unless exempted
-    reads_credential: ClassVar[bool] = False  # it finds out who is asking
-    judges_caller: ClassVar[bool] = False  # it lets callers pass by who they are
-    is_exemption: ClassVar[bool] = False  # it lets anonymous callers pass the authenticators after it
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
-    is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
-    varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
-    skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
-    opens_lists: bool = False  # it guards single records, and leaves lists and what leads to them open
-    judges_rows: ClassVar[bool] = False  # it stands before the rows of its models without being middleware
+    traits: ClassVar[Trait] = Trait(0)
     fields: Sequence[str] = ()  # by attribute, API or column name
-    tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
-    stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
-    beside_rows: bool = False  # its tables are made in the databases of its models too
-    listens: ClassVar[bool] = False  # it is told of writes to its models
-    listens_to_reached: ClassVar[bool] = False  # and of writes to the models that these reach
-    listens_to_backends: ClassVar[bool] = True  # False: it writes in the transaction of the rows
-    names_computed: ClassVar[bool] = False  # its fields may be computed ones
-    hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
-    needs_routes: ClassVar[bool] = True  # False: it acts on a model that no request is about, too
-    in_framework_tables: ClassVar[bool] = True  # False: it has no part in how those are written
+    keeps: Kept = Kept()
     number: int = 0  # its place among the entries of the same label
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []  # wrong arguments; they stop the start
         self.__name__ = self.name
+
+    # -- its place, asked when the server is sealed
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        """The parts of the entry; by default the whole of it, where it was registered."""
+        return (Piece(seat.step, self.make, seat.at),)
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        """What else stops the start, once fields and step are right."""
+        return ()
+
+    def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
+        """What stops the start because of the other middleware, once all of it is placed."""
+        return ()
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        """What the log says at the start."""
+        return ()
+
+    # -- its work, as middleware or as rules
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        """The middleware for requests to one model, or to an action; None where there is nothing to do."""
+        return self
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        """Act on a request, where the entry is one piece that needs to know no model."""
+        await next()
+
+    def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        """The rules it adds to such a write of a model."""
+        return ()
+
+    def rules(self, seat: Seat) -> Iterable[EntryRule]:
+        """What holds for its models wherever their records are shown or made."""
+        return ()
+
+    # -- how it is described
 
     @property
     def label(self) -> str:
@@ -137,85 +237,59 @@ class Entry:
         """What it asks for, as the list of guards shows it behind the name."""
         return ", ".join(self.fields)
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        """Act on a request, where the entry is one piece that needs to know no model."""
-        await next()
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        """What the API description says of such a route because of the entry."""
+        return None
 
-    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
-        """The middleware for requests to one model, or to an action; None where there is nothing to do."""
-        return self
+
+class AuthEntry(Entry):
+    """An entry that has to do with who is asking."""
+
+    part: ClassVar[AuthPart | None] = (
+        None  # what it does about callers, where that is one of the usual things
+    )
 
     def placed_before(self, later: Sequence[Middleware]) -> Middleware:
         """The middleware for a route on which `later` runs after it."""
         return self
 
-    def pieces(self, seat: Seat) -> Iterable[Piece]:
-        """The parts of the entry; by default the whole of it, where it was registered."""
-        return (Piece(seat.step, self.make, seat.at),)
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether it looks at the rows that were written, and not only at which model they are of."""
+    def silences(self, other: Entry) -> bool:
+        """Whether the other does nothing on a route that this one opens."""
         return False
-
-    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
-        """Rows were written, in this transaction, of a model that it listens to."""
-
-    def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
-        """The rules it adds to such a write of a model."""
-        return ()
-
-    def claims(self, model: ModelMeta) -> Iterable[str]:
-        """What it alone may do to a model, as sentences; two entries that say the same stop the start."""
-        return ()
-
-    def problems(self, seat: Seat) -> Iterable[str]:
-        """What else stops the start, once fields and step are right."""
-        return ()
-
-    def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
-        """What stops the start because of the other middleware, once all of it is placed."""
-        return ()
-
-    def production_problems(self, seat: Seat) -> Iterable[str]:
-        """What `maniflex check --production` refuses, such as a short secret."""
-        return ()
-
-    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
-        """What the API description says of such a route because of the entry."""
-        return None
 
     def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         """What the API description says because of the entry of one HTTP method of a route."""
         return self.docs(model, operation)
 
+
+class SecretKeeper(Entry):
+    """An entry that signs or checks with secrets."""
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
+        """What `maniflex check --production` refuses, such as a short secret."""
+        return ()
+
     def knows_secret(self, text: str) -> bool:
-        """Whether the text is a secret that it signs or checks with; none should stand in the source."""
+        """Whether the text is a secret of the entry; none should stand in the source."""
         return False
 
-    def silences(self, other: Entry) -> bool:
-        """Whether the other does nothing on a route that this one opens."""
-        return False
 
-    def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
-        """The fields whose values it changes in answers, by model."""
-        return ()
+class ListeningEntry(Entry):
+    """An entry that the write seam tells of writes to its models, whoever makes them."""
 
-    def redactions(self, seat: Seat) -> Iterable[RedactionRule]:
-        """The fields that it hides from some callers."""
-        return ()
+    hears_reached: ClassVar[bool] = False  # it is told of writes to the models that these reach, too
+    hears_backends: ClassVar[bool] = True  # False: it writes in the transaction of the rows
+    needs_rows: bool = False  # it looks at the rows, and not only at which model they are of
 
-    def fills(self, seat: Seat) -> Iterable[tuple[ModelMeta, str]]:
-        """The fields of new records that it fills, by attribute, so that no client is asked for them."""
-        return ()
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        """Rows were written, in this transaction, of a model that it listens to."""
+        raise NotImplementedError
 
-    def caller_checks(self) -> Iterable[Callable[..., Any]]:
-        """What every authenticator of the server asks about a caller it has found."""
-        return ()
 
-    def warnings(self, seat: Seat) -> Iterable[str]:
-        """What the log says at the start."""
-        return ()
+def acting(entries: Sequence[Entry]) -> list[Entry]:
+    """Those of the entries of a route that do something there: one that opens it silences others."""
+    openers = [entry for entry in entries if isinstance(entry, AuthEntry)]
+    return [one for one in entries if not any(opener.silences(one) for opener in openers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +301,7 @@ class Placement:
     warnings: list[str]
     claims: set[tuple[str, Operation]]  # of the entries placed so far
     computed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of computed fields, by model
+    rules: list[EntryRule] = field(default_factory=list)  # what the entries say of their models
     seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
     other_seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # in actions, before the description
 
@@ -252,7 +327,7 @@ def place_entries(
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration, registration.fn))
-            seat = Seat("openapi.auth", registration.at, (), None, False, {}, registration, (), ())
+            seat = Seat(DESCRIPTION, registration.at, (), None, False, {}, registration, (), ())
             placement.other_seats.append((registration.fn, seat))
     for registration in (*pipeline.openapi.generate.registrations, *pipeline.openapi.response.registrations):
         if isinstance(registration.fn, Entry):
@@ -280,14 +355,16 @@ def _place(
         seat = _seat(registration, entry, step, models, actions, placement.computed)
         problems += [*_framework_problems(entry, seat), *_field_problems(entry, seat)]
         if not problems:
+            rules = list(entry.rules(seat))
             problems += entry.problems(seat)
-            problems += _claim_problems(entry, seat, placement.claims)
+            problems += _claim_problems(rules, seat, placement.claims)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
         if not problems:
             placement.seats.append((entry, seat))
-            for model, name in entry.fills(seat):
-                if seat.operations is None or Operation.CREATE in seat.operations:
-                    model.filled_by_entries.add(name)
+            placement.rules.extend(rules)
+            for rule in rules if seat.operations is None or Operation.CREATE in seat.operations else ():
+                if isinstance(rule, Filled):
+                    rule.model.filled_by_entries.add(rule.name)
             for piece in entry.pieces(seat):
                 target = getattr(placement.pipeline, piece.step)
                 target.registrations.append(_piece_registration(registration, entry, seat, piece))
@@ -303,7 +380,7 @@ def unused_models(placement: Placement, served: Collection[Served]) -> Iterator[
     Of a registration that names models that is each of them; of one that found them by its fields, all.
     """
     for entry, seat in placement.seats:
-        if not entry.needs_routes or not (seat.is_named or entry.fields):
+        if Trait.ACTS_WITHOUT_ROUTES in entry.traits or not (seat.is_named or entry.fields):
             continue
         idle = [meta.name for meta in seat.models if not _acts(entry, seat, meta, served)]
         if not seat.is_named:
@@ -359,7 +436,7 @@ def _judge_action(
     action: DeclaredAction, pipeline: Pipeline, models: Sequence[ModelMeta], placement: Placement
 ) -> None:
     """Ask the entries in the middleware= of an action, which see the auth step before it too."""
-    own = [Registration(fn, "action", At.BEFORE, label_of(fn)) for fn in action.middleware]
+    own = [Registration(fn, ACTION, At.BEFORE, label_of(fn)) for fn in action.middleware]
     before = [
         r
         for r in sorted(pipeline.auth.registrations, key=lambda r: _ORDER[r.at])
@@ -368,11 +445,11 @@ def _judge_action(
     by_name = {meta.name: meta for meta in models}
     for registration in own:
         entry = registration.fn
-        if not isinstance(entry, Entry) or entry.mistakes or not entry.in_actions:
+        if not isinstance(entry, Entry) or entry.mistakes or ACTION not in entry.homes:
             continue  # said by the action itself
         operations = frozenset({Operation.ACTION})
         seat = Seat(
-            "action", At.BEFORE, (), operations, False, by_name, registration, (*before, *own), (action,)
+            ACTION, At.BEFORE, (), operations, False, by_name, registration, (*before, *own), (action,)
         )
         where = f"action {action.method} {action.path}: {entry.name}"
         placement.other_seats.append((entry, seat))
@@ -409,11 +486,13 @@ def _unlocked_problems(pipeline: Pipeline, models: Sequence[ModelMeta]) -> Itera
                 yield f"{where}: the db step of {model.name} is replaced, so it could not lock the row"
 
 
-def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]) -> Iterator[str]:
+def _claim_problems(
+    rules: Sequence[EntryRule], seat: Seat, claims: set[tuple[str, Operation]]
+) -> Iterator[str]:
     """Claims that an entry placed before has for the same operation."""
     writes = [Operation(operation) for operation in sorted(Operation.WRITES)]
     operations = [o for o in writes if seat.operations is None or covered(seat.operations, o, item=True)]
-    for sentence in [sentence for model in seat.models for sentence in entry.claims(model)]:
+    for sentence in [rule.sentence for rule in rules if isinstance(rule, SoleRight)]:
         own = {(sentence, operation) for operation in operations}
         if own & claims:
             yield f"{sentence} already, by another entry"
@@ -423,8 +502,7 @@ def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]
 def _step_problems(registration: Registration, entry: Entry) -> Iterator[str]:
     positions = entry.homes.get(registration.step)
     if positions is None:
-        homes = " or ".join(f"pipeline.{step}" for step in entry.homes)
-        yield f"it does nothing on this step; register it on {homes}"
+        yield f"it does nothing on this step; register it on {steps_of(entry)}"
     elif registration.at not in positions:
         places = " or ".join(f"at={str(position)!r}" for position in positions)
         yield f"it does nothing at={str(registration.at)!r}; use {places}"
@@ -434,9 +512,14 @@ def _step_problems(registration: Registration, entry: Entry) -> Iterator[str]:
         yield f"it does nothing for {', '.join(sorted(operations))}; it is for {', '.join(sorted(acts_for))}"
 
 
+def steps_of(entry: Entry) -> str:
+    """The steps of the pipeline that it can be registered on, for a message."""
+    return " or ".join(f"pipeline.{step}" for step in entry.homes if step not in BESIDE_STEPS)
+
+
 def _framework_problems(entry: Entry, seat: Seat) -> Iterator[str]:
     """Tables of the framework that the registration names and the entry would do nothing for."""
-    if seat.is_named and not entry.in_framework_tables:
+    if seat.is_named and Trait.APPLICATION_TABLES in entry.traits:
         for meta in seat.models:
             if meta.is_internal:
                 yield f"{meta.name} is a table of the framework, written in its own ways; it would do nothing"
@@ -464,14 +547,14 @@ def _own_models(models: Iterable[ModelMeta]) -> list[ModelMeta]:
 
 
 def _has_field(entry: Entry, meta: ModelMeta, name: str, computed: Mapping[str, Sequence[str]]) -> bool:
-    is_computed = entry.names_computed and name in computed.get(meta.name, ())
+    is_computed = Trait.COMPUTED_FIELDS in entry.traits and name in computed.get(meta.name, ())
     return is_computed or find_field(meta, name) is not None
 
 
 def _description_problems(registration: Registration, entry: Entry) -> Iterator[str]:
     where = f"pipeline.openapi.auth: {registration.name}"
     yield from (f"{where}: {mistake}" for mistake in entry.mistakes)
-    if not entry.in_description:
+    if DESCRIPTION not in entry.homes:
         yield f"{where}: it does nothing there; entries of auth guard the description"
 
 
@@ -485,18 +568,8 @@ def _document_problems(registration: Registration, entry: Entry) -> Iterator[str
 def action_problems(entry: Entry) -> Iterator[str]:
     """The problems of an entry in the middleware= of an action."""
     yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
-    if not entry.in_actions:
+    if ACTION not in entry.homes:
         yield f"{entry.name}: it means nothing without a model; register it on the pipeline, for models"
-
-
-def opens_lists(registration: Registration) -> bool:
-    """Whether the registration is of an entry that guards single records and says that lists stay open."""
-    return isinstance(registration.fn, Entry) and registration.fn.opens_lists
-
-
-def is_exemption(fn: Middleware) -> bool:
-    """Whether it lets anonymous callers pass the authenticators after it."""
-    return isinstance(fn, Entry) and fn.is_exemption
 
 
 def require_field(meta: ModelMeta, name: str) -> FieldMeta:
@@ -578,7 +651,7 @@ class ServerEntry(Entry):
     """An entry that is registered once for the whole server."""
 
     homes: ClassVar = {"response": ANYWHERE}
-    is_lifted = True
+    is_lifted: ClassVar[bool] = True  # registered on a step, it acts on the whole server all the same
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return ()

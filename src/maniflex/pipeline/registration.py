@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 from threading import Lock
 from typing import Any, TypeVar, cast
 
@@ -37,6 +37,38 @@ class At(StrEnum):
     BEFORE = "before"
     AFTER = "after"
     REPLACE = "replace"
+
+
+# Places where an entry can stand besides the steps of the pipeline.
+ACTION = "action"  # the middleware= of an action
+FILES = "files_middleware"
+DESCRIPTION = "openapi.auth"
+BESIDE_STEPS = frozenset({ACTION, FILES, DESCRIPTION})
+
+
+class AuthPart(Enum):
+    """What an entry of the auth step does about callers."""
+
+    AUTHENTICATOR = "authenticator"  # it finds out who is asking; no caller passes unknown, unless exempted
+    DEMAND = "demand"  # no caller passes it unknown, whoever was to find out
+    GUARD = "guard"  # it lets callers pass by who they are
+    EXEMPTION = "exemption"  # it lets anonymous callers pass the authenticators after it
+
+
+def part_of(fn: Any) -> AuthPart | None:
+    """What a middleware does about callers; None of code of the application's own, which says nothing."""
+    part = getattr(fn, "part", None)
+    return part if isinstance(part, AuthPart) else None
+
+
+def is_exemption(fn: Any) -> bool:
+    """Whether it lets anonymous callers pass the authenticators after it."""
+    return part_of(fn) is AuthPart.EXEMPTION
+
+
+def demands_identity(fn: Any) -> bool:
+    """Whether no caller passes it unknown, unless an exemption stands before it."""
+    return part_of(fn) in (AuthPart.AUTHENTICATOR, AuthPart.DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +102,7 @@ class Registration:
             return False
         if self.operations is None:
             return True
-        meets = opened if getattr(self.fn, "is_exemption", False) else covered
+        meets = opened if is_exemption(self.fn) else covered
         return meets(self.operations, operation, item=item)
 
 
@@ -264,14 +296,26 @@ class Pipeline:
         return [*dict.fromkeys(problems)]
 
 
+def homes_of(fn: Any) -> Mapping[str, Sequence[At]] | None:
+    """The places where an entry can stand; None of the application's own code, which can stand anywhere."""
+    homes = getattr(fn, "homes", None)
+    return homes if isinstance(homes, Mapping) else None
+
+
 def can_guard_files(fn: Any) -> bool:
     """Whether it is a function, or an entry that says so: one of the auth step that needs no model."""
-    return bool(getattr(fn, "guards_files", True))
+    homes = homes_of(fn)
+    return homes is None or {FILES, "auth"} <= homes.keys()
+
+
+def acts_on_files(fn: Any) -> bool:
+    """Whether it is an entry that acts on routes of files behind their auth step."""
+    return FILES in (homes_of(fn) or ()) and not can_guard_files(fn)
 
 
 def _usual_position(fn: Any, step: str) -> At:
     """Where a model's own middleware stands: before the step, unless an entry can only stand elsewhere."""
-    positions: Sequence[At] = getattr(fn, "homes", {}).get(step, ())
+    positions = (homes_of(fn) or {}).get(step, ())
     return positions[0] if positions and At.BEFORE not in positions else At.BEFORE
 
 

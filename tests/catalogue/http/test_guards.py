@@ -15,20 +15,30 @@ from maniflex.cli import main
 from maniflex.config import Limits
 from maniflex.middleware import auth, db, openapi, response
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Seat, answer_header, header_parameter
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    AuthEntry,
+    Entry,
+    EntryDocs,
+    Seat,
+    SecretKeeper,
+    Trait,
+    answer_header,
+    header_parameter,
+)
+from maniflex.pipeline.registration import ACTION, AuthPart
 
 
 class Note(Model, export=True):
     text: str = field(unique=True)
 
 
-class SignIn(Entry):
+class SignIn(AuthEntry, SecretKeeper):
     """An authenticator, as far as descriptions are concerned."""
 
     name = "auth.test"
-    homes: ClassVar = {"auth": ANYWHERE}
-    in_actions = True
-    is_authenticator = True
+    homes: ClassVar = {"auth": ANYWHERE, ACTION: ANYWHERE}
+    part = AuthPart.AUTHENTICATOR
     refused: ClassVar = {401: ["UNAUTHORIZED", "TOKEN_EXPIRED", "INVALID_TOKEN"]}
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
@@ -39,12 +49,12 @@ class SignIn(Entry):
         yield "the secret is short"
 
 
-class Exempt(Entry):
+class Exempt(AuthEntry):
     """An exemption."""
 
     name = "auth.open"
     homes: ClassVar = {"auth": ANYWHERE}
-    is_exemption = True
+    part = AuthPart.EXEMPTION
 
 
 class Limit(Entry):
@@ -52,7 +62,7 @@ class Limit(Entry):
 
     name = "db.limit"
     homes: ClassVar = {"db": ANYWHERE}
-    varies_by_caller = True
+    traits = Trait.VARIES_BY_CALLER
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(

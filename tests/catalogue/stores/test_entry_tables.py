@@ -12,7 +12,8 @@ from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.background.expired_rows import BATCH, ExpiredRows
 from maniflex.middleware import db, stores
 from maniflex.middleware.stores.form import IdempotencyKeyRow, RateLimitRow
-from maniflex.pipeline.entry import ANYWHERE, Entry
+from maniflex.pipeline.entry import ANYWHERE, Entry, Kept
+from maniflex.pipeline.registration import ACTION
 from maniflex.testing import FakeClock, client
 from tests.catalogue.stores.places import fill
 from tests.kit.http import error_of
@@ -28,14 +29,12 @@ class Keyed(Entry):
     """An entry whose table stands beside the rows that are written."""
 
     name = "test.keyed"
-    homes: ClassVar = {"deserialize": ANYWHERE}
-    in_actions = True
-    beside_rows = True
+    homes: ClassVar = {"deserialize": ANYWHERE, ACTION: ANYWHERE}
 
     def __init__(self) -> None:
         super().__init__()
         self.store = stores.SqlIdempotency()
-        self.stores = (self.store,)
+        self.keeps = Kept((self.store,), beside_rows=True)
 
 
 async def tables_of(server: Server) -> set[str]:

@@ -32,7 +32,7 @@ from maniflex.pipeline.body import UploadBody, uploading
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.registration import Middleware, acts_on_files
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder
 from maniflex.pipeline.watch import ClientGone
@@ -103,7 +103,7 @@ class _SingleFileRoutes:
         So they come last, wherever they were written, and a replay passes no rule that refuses requests.
         """
         for fn in self._middleware:
-            if not isinstance(fn, Entry) or not fn.in_files:
+            if not isinstance(fn, Entry) or not acts_on_files(fn):
                 continue
             of_route = fn.make(None, operation) if method != "PUT" else None  # a URL is good for one upload
             if of_route is not None:

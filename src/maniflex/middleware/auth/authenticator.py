@@ -16,9 +16,19 @@ from typing import Any, ClassVar, Literal
 from maniflex.errors import Abort, CallbackFailed
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context, list_names
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, ask, describe_nothing
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    GUARDS_ANYTHING,
+    AuthEntry,
+    Entry,
+    EntryDocs,
+    Piece,
+    Seat,
+    ask,
+    describe_nothing,
+)
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Admission, Middleware, takes
+from maniflex.pipeline.registration import FILES, Admission, AuthPart, Middleware, takes
 
 Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
 UNKNOWN_CALLER = "sign in first"
@@ -39,13 +49,12 @@ class CallerCheck(Entry):
     """Brings the question to the server; the authenticators ask it."""
 
     name = "auth.verify"
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
+    homes: ClassVar = {"auth": ANYWHERE, FILES: ANYWHERE}
     docs = describe_nothing
 
     def __init__(self, check: Verify) -> None:
         super().__init__()
-        self._check = check
+        self.check = check
         if not takes(check, 3):
             self.mistakes.append(_VERIFY)
 
@@ -60,9 +69,6 @@ class CallerCheck(Entry):
         """None: it is no step of a request by itself."""
         return ()
 
-    def caller_checks(self) -> Iterable[Verify]:
-        return (self._check,)
-
 
 def unknown_caller(ctx: Context) -> Abort:
     """The refusal of an anonymous caller, with every way to do better that the route has."""
@@ -70,15 +76,11 @@ def unknown_caller(ctx: Context) -> Abort:
     return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers=headers)
 
 
-class Authenticator(Admission, Entry):
+class Authenticator(Admission, AuthEntry):
     """An entry that finds out who is asking."""
 
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
-    in_actions = True
-    in_description = True
-    is_authenticator = True
-    reads_credential = True
+    homes: ClassVar = GUARDS_ANYTHING
+    part = AuthPart.AUTHENTICATOR
     scheme: str = ""  # of `Authorization`, when it reads that header
     challenge: str = "Bearer"
     grants_are_fixed: ClassVar[bool] = False  # a credential was given its rights: `verify` only takes of them

@@ -49,7 +49,7 @@ from maniflex.middleware.auth.keys import (
 )
 from maniflex.middleware.stores.port import Duration, Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Seat
+from maniflex.pipeline.entry import Kept, Seat, SecretKeeper
 
 MOST_BYTES = 8192  # of a token
 LONGEST_ON_LOOP = 500  # microseconds; a check that takes longer runs in a thread
@@ -58,7 +58,7 @@ _CODES = ("UNAUTHORIZED", "INVALID_TOKEN", "TOKEN_EXPIRED", "TOKEN_NOT_YET_VALID
 _REVOKED_CODES = ("TOKEN_REVOKED", "TOKEN_NOT_REVOCABLE")
 
 
-class Bearer(Authenticator):
+class Bearer(Authenticator, SecretKeeper):
     """Checks signed tokens with keys that are known at the start."""
 
     name = "auth.jwt"
@@ -119,7 +119,7 @@ class Bearer(Authenticator):
             return None
         mistakes = list(revoker_mistakes(revoker))
         self.mistakes += mistakes
-        self.stores = () if mistakes else (revoker,)
+        self.keeps = Kept(() if mistakes else (revoker,))
         return None if mistakes else look_up_of(revoker)
 
     def _check_options(self, header: str) -> None:
@@ -138,7 +138,7 @@ class Bearer(Authenticator):
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         yield from self.production_problems(seat)
-        yield from warnings_of(self.stores)
+        yield from warnings_of(self.keeps.stores)
 
     def production_problems(self, seat: Seat) -> Iterable[str]:
         if self._has_short_secret:

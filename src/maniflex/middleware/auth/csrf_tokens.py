@@ -26,15 +26,18 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import (
     ANYWHERE,
+    AuthEntry,
     Entry,
     EntryDocs,
     Seat,
+    SecretKeeper,
+    acting,
     answer_header,
     cookie_parameter,
     header_parameter,
 )
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, Next
+from maniflex.pipeline.registration import ACTION, FILES, Middleware, Next
 
 MODES = ("double_submit", "signed")
 _STATE = "maniflex.csrf"
@@ -69,13 +72,11 @@ def csrf_token(ctx: Context) -> str:
     return guard.token_for(ctx)
 
 
-class Csrf(Entry):
+class Csrf(AuthEntry, SecretKeeper):
     """Checks unsafe requests, and gives safe ones a token."""
 
     name = "auth.csrf"
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
-    in_actions = True
+    homes: ClassVar = {"auth": ANYWHERE, ACTION: ANYWHERE, FILES: ANYWHERE}
     _later: tuple[Authenticator, ...] = ()  # the authenticators that run after it on a route
 
     def __init__(
@@ -303,8 +304,7 @@ class RouteMiddleware:
     @property
     def entries(self) -> list[Entry]:
         """The entries that act on it: one may silence another."""
-        entries = [fn for fn in self.middleware if isinstance(fn, Entry)]
-        return [one for one in entries if not any(other.silences(one) for other in entries)]
+        return acting([fn for fn in self.middleware if isinstance(fn, Entry)])
 
 
 def is_csrf(fn: Middleware) -> bool:
@@ -324,8 +324,9 @@ def forgery_problems(routes: Iterable[RouteMiddleware]) -> Iterator[str]:
                 names_by_route.setdefault((entry.name, cookie), []).append(route.label)
         for place in places:
             # One of a kind that stands before it too has nothing left to read: the first one decides.
-            earlier = {entry.name for entry in entries[:place] if entry.reads_credential}
-            later = [e.name for e in entries[place + 1 :] if e.reads_credential and e.name not in earlier]
+            earlier = {entry.name for entry in entries[:place] if isinstance(entry, Authenticator)}
+            readers = [entry.name for entry in entries[place + 1 :] if isinstance(entry, Authenticator)]
+            later = [name for name in readers if name not in earlier]
             if later and getattr(entries[place], "is_bound", False):
                 too_early.setdefault(later[-1], []).append(route.label)
     for (name, cookie), labels in names_by_route.items():

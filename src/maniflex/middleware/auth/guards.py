@@ -11,9 +11,28 @@ from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    GUARDS_ANYTHING,
+    AuthEntry,
+    Entry,
+    EntryDocs,
+    Piece,
+    Seat,
+    describe_nothing,
+)
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import Admission, At, Middleware, Next, Registration, ask
+from maniflex.pipeline.registration import (
+    FILES,
+    Admission,
+    At,
+    AuthPart,
+    Middleware,
+    Next,
+    Registration,
+    ask,
+    demands_identity,
+)
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.rules.policies import PolicyEntry, Where
 from maniflex.pipeline.rules.row_judge import Policy
@@ -35,14 +54,11 @@ def require_scope(*scopes: str) -> Entry:
     return ScopeGuard(scopes)
 
 
-class CallerGuard(Admission, Entry):
+class CallerGuard(Admission, AuthEntry):
     """An entry that refuses some callers."""
 
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
-    in_actions = True
-    in_description = True
-    judges_caller = True
+    homes: ClassVar = GUARDS_ANYTHING
+    part = AuthPart.GUARD
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"], 403: ["FORBIDDEN"]})
@@ -139,7 +155,7 @@ class OwnerRule(ScopeRule):
     """Rows of the caller."""
 
     name = "auth.require_owner"
-    in_actions = False
+    homes: ClassVar = {"auth": ANYWHERE, "db": ANYWHERE}
     undetermined_codes: ClassVar = {401: ("UNAUTHORIZED",)}
 
     def __init__(self, field: Any, admin_roles: str | Iterable[str], lists: Any) -> None:
@@ -194,8 +210,7 @@ class OperationBlock(Entry):
     """Refuses operations of models and actions."""
 
     name = "auth.block_operation"
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
+    homes: ClassVar = {"auth": ANYWHERE, FILES: ANYWHERE}
 
     def __init__(self, operations: Iterable[Any]) -> None:
         super().__init__()
@@ -291,15 +306,12 @@ def allow_public_write() -> Entry:
     return PublicWrite()
 
 
-class Exemption(Admission, Entry):
+class Exemption(Admission, AuthEntry):
     """Marks a request as one that needs no credential."""
 
     name = "auth.allow_anonymous"
-    homes: ClassVar = {"auth": ANYWHERE}
-    guards_files = True
-    in_actions = True
-    in_description = True
-    is_exemption = True
+    homes: ClassVar = GUARDS_ANYTHING
+    part = AuthPart.EXEMPTION
     docs = describe_nothing
 
     def admit(self, ctx: Context) -> None:
@@ -312,9 +324,7 @@ class Exemption(Admission, Entry):
         places = [
             index
             for index, other in enumerate(seat.registrations)
-            if isinstance(other.fn, Entry)
-            and other.fn.is_authenticator
-            and _overlap(seat.registration, other)
+            if demands_identity(other.fn) and _overlap(seat.registration, other)
         ]
         if places and places[-1] < place:
             authenticator = seat.registrations[places[-1]].name
@@ -325,8 +335,7 @@ class PublicRead(Exemption):
     """Exempts reads, and asks for an identity everywhere else on its routes."""
 
     name = "auth.allow_public_read"
-    in_actions = False
-    in_description = False
+    homes: ClassVar = {"auth": ANYWHERE, FILES: ANYWHERE}
     acts_for = frozenset(Operation(name) for name in Operation.READS)
 
     def __init__(self) -> None:
@@ -344,11 +353,11 @@ class PublicRead(Exemption):
         return None if operation in Operation.READS else self._demand
 
 
-class IdentityDemand(Admission, Entry):
+class IdentityDemand(Admission, AuthEntry):
     """Refuses an anonymous caller at the end of the auth step, whichever authenticators there are."""
 
     name = "auth.allow_public_read"
-    is_authenticator = True
+    part = AuthPart.DEMAND
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
@@ -362,8 +371,7 @@ class PublicWrite(Exemption):
     """Exempts the writes it is registered for."""
 
     name = "auth.allow_public_write"
-    in_actions = False
-    in_description = False
+    homes: ClassVar = {"auth": ANYWHERE, FILES: ANYWHERE}
     acts_for = frozenset(Operation(name) for name in Operation.WRITES)
 
     def problems(self, seat: Seat) -> Iterable[str]:

@@ -51,9 +51,9 @@ from maniflex.middleware.auth.passwords import checking_password
 from maniflex.middleware.stores.port import Duration
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry, EntryDocs, Seat, answer_header
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Seat, SecretKeeper, answer_header
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import takes
+from maniflex.pipeline.registration import ACTION, takes
 from maniflex.pipeline.response import Response
 
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -86,7 +86,7 @@ def api_keys(
     return KeyHeader(header, keys, store, verify)
 
 
-class KeyHeader(Authenticator):
+class KeyHeader(Authenticator, SecretKeeper):
     """Knows the digests of the keys, not the keys."""
 
     name = "auth.api_keys"
@@ -316,8 +316,7 @@ class KeyRoute(Entry):
     """Says what a route of the keys answers."""
 
     name = "auth.ApiKeys"
-    homes: ClassVar = {}
-    in_actions = True
+    homes: ClassVar = {ACTION: ANYWHERE}
 
     def __init__(self, docs: EntryDocs) -> None:
         super().__init__()

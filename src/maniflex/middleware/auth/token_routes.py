@@ -26,9 +26,9 @@ from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry, EntryDocs, Seat, answer_header
+from maniflex.pipeline.entry import ANYWHERE, AuthEntry, Entry, EntryDocs, Kept, Seat, answer_header
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Next, takes
+from maniflex.pipeline.registration import ACTION, AuthPart, Next, demands_identity, takes
 from maniflex.pipeline.response import Response
 
 if TYPE_CHECKING:
@@ -73,13 +73,12 @@ class TokensAnswer(AccessAnswer):
     refresh_token: str
 
 
-class OpenRoute(Entry):
+class OpenRoute(AuthEntry):
     """Lets a route be reached without an identity, past every authenticator: it makes identities itself."""
 
     name = "auth.Tokens"
-    homes: ClassVar = {}
-    in_actions = True
-    is_exemption = True
+    homes: ClassVar = {ACTION: ANYWHERE}
+    part = AuthPart.EXEMPTION
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class OpenRoute(Entry):
         super().__init__()
         self._docs = docs
         self.mistakes = list(mistakes)
-        self.tables, self.stores = tables, stores
+        self.keeps = Kept(stores, tables)
         self.needs_no_csrf = not is_forgeable
 
     @property
@@ -105,7 +104,7 @@ class OpenRoute(Entry):
         return self._docs
 
     def silences(self, other: Entry) -> bool:
-        return other.is_authenticator or (self.needs_no_csrf and is_csrf(other))
+        return demands_identity(other) or (self.needs_no_csrf and is_csrf(other))
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         # An expired token that a client sends along must not keep it from getting a new one.
@@ -118,8 +117,7 @@ class SignOutNotes(Entry):
     """Says what signing out answers."""
 
     name = "auth.Tokens"
-    homes: ClassVar = {}
-    in_actions = True
+    homes: ClassVar = {ACTION: ANYWHERE}
 
     def __init__(self, answer_headers: Mapping[str, Any]) -> None:
         super().__init__()
@@ -350,20 +348,19 @@ class LogoutGuard(Entry):
     """Brings the tables of the revoker, and stops the start when nothing finds out who calls the route."""
 
     name = "auth.mount_logout"
-    homes: ClassVar = {}
-    in_actions = True
+    homes: ClassVar = {ACTION: ANYWHERE}
 
     def __init__(self, revoker: Revoker) -> None:
         super().__init__()
         self.mistakes += revoker_mistakes(revoker)
-        self.stores = () if self.mistakes else (revoker,)
+        self.keeps = Kept(() if self.mistakes else (revoker,))
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["TOKEN_NOT_REVOCABLE"], 503: ["REVOCATION_UNAVAILABLE"]}, status=204)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         others = [r.fn for r in seat.registrations]
-        if not any(not isinstance(fn, Entry) or fn.is_authenticator for fn in others):
+        if not any(not isinstance(fn, Entry) or demands_identity(fn) for fn in others):
             yield "no authenticator covers actions, so nobody could sign out"
 
 

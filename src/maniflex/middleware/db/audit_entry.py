@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,9 +24,19 @@ from maniflex.db.write_seam import Change, ChangeKind
 from maniflex.errors import Unavailable
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, describe_nothing
+from maniflex.pipeline.entry import (
+    ANYWHERE,
+    Entry,
+    EntryDocs,
+    Kept,
+    ListeningEntry,
+    Piece,
+    Seat,
+    Trait,
+    describe_nothing,
+)
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, Next
+from maniflex.pipeline.registration import ACTION, Middleware, Next
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.query import find_field
 
@@ -46,7 +56,7 @@ class AuditEntry(Entry):
             self.delivery = self.delivery if delivery is None else Delivery(delivery)
         except ValueError:
             self.mistakes.append(f"delivery={delivery!r} is none of {', '.join(Delivery)}")
-        self.tables = (self.table,) if isinstance(self.sink, TableSink) else ()
+        self.keeps = Kept(own_tables=(self.table,) if isinstance(self.sink, TableSink) else ())
 
     @property
     def table(self) -> type[AuditRow]:
@@ -247,8 +257,7 @@ class AuditAction(AuditEntry):
 
     name = "db.audit_action"
     docs = describe_nothing
-    homes: ClassVar = {"response": ANYWHERE}
-    in_actions = True
+    homes: ClassVar = {"response": ANYWHERE, ACTION: ANYWHERE}
     acts_for = frozenset({Operation.ACTION})
     record = ActionAuditRecord
 
@@ -342,16 +351,16 @@ _OF_REQUESTS = frozenset({Source.REQUEST, Source.ACTION, Source.PROVISION})
 _BY_NOBODY = frozenset({Source.CASCADE, Source.SET_NULL, Source.SWEEP, Source.RETENTION, Source.ERASURE})
 
 
-class AuditLog(AuditEntry):
+class AuditLog(ListeningEntry, AuditEntry):
     """Tells a sink of every write to its models."""
 
     name = "db.audit_log"
     docs = describe_nothing
     homes: ClassVar = {"db": ANYWHERE}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
-    listens = True
-    listens_to_backends = False
-    needs_routes = False  # it is told of the writes of code, too
+    traits = Trait.ACTS_WITHOUT_ROUTES  # it is told of the writes of code, too
+    hears_backends = False
+    needs_rows = True
     record = AuditRecord
 
     def __init__(self, sink: Any, delivery: Any, *, changes: Any, exclude: Any, requests_only: Any) -> None:
@@ -360,16 +369,12 @@ class AuditLog(AuditEntry):
         self._requests_only = requests_only
         self._exclude = names_in(exclude)
         self._models: dict[str, _AuditedModel] = {}
-        self.beside_rows = self.delivery is Delivery.TRANSACTION
+        self.keeps = replace(self.keeps, beside_rows=self.delivery is Delivery.TRANSACTION)
         for name, value in (("changes", changes), ("requests_only", requests_only)):
             if not isinstance(value, bool):
                 self.mistakes.append(f"{name}={value!r} is neither True nor False")
         if None in self._exclude:
             self.mistakes.append(f"exclude={exclude!r} is not a list of fields")
-
-    @property
-    def needs_rows(self) -> bool:
-        return True
 
     def problems(self, seat: Seat) -> Iterable[str]:
         models = [meta for meta in seat.models if not meta.is_internal]

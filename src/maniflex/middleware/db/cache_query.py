@@ -31,7 +31,7 @@ from maniflex.model.annotations import TYPES
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat, ask, describe_nothing
+from maniflex.pipeline.entry import Entry, Kept, ListeningEntry, Piece, Seat, Trait, ask, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.steps.db import Database, listing_of
@@ -56,21 +56,20 @@ class _Invalidation:
             await self.store.invalidate(self.keys)
 
 
-class CacheQuery(Entry):
+class CacheQuery(ListeningEntry):
     """Rows of lists and records that were found before, as long as nothing they came from was written."""
 
     name = "db.cache_query"
     docs = describe_nothing
     homes: ClassVar = {"db": (At.BEFORE,)}
     acts_for = frozenset({Operation.LIST, Operation.READ})
-    listens = True
-    listens_to_reached = True
-    hides_secrets = True
+    traits = Trait.HIDES_SECRETS
+    hears_reached = True
 
     def __init__(self, store: CacheStore | None, ttl: Duration, key: Any, invalidate: bool) -> None:
         super().__init__()
         backing: Any = SqlStore() if store is None else store
-        self.stores = (backing,)
+        self.keeps = Kept((backing,))
         self.key: Key | None = key
         self.invalidates = invalidate
         self._roots: dict[str, frozenset[str]] = {}  # cached models, each with those it reaches
@@ -433,7 +432,7 @@ class Invalidate(Entry):
 
     def __init__(self, store: CacheStore, keys: Any) -> None:
         super().__init__()
-        self.stores = (store,)
+        self.keeps = Kept((store,))
         self._store = CarefulStore(store, self.name)
         self._keys = keys
         self.mistakes += mistakes_of((store,))

@@ -25,14 +25,16 @@ from maniflex.pipeline.entry import (
     BODY_REFUSALS,
     Entry,
     EntryDocs,
+    Kept,
     Piece,
     Seat,
+    Trait,
     answer_header,
     ask,
     require_field,
 )
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.pipeline.registration import ACTION, FILES, At, Middleware, Next
 
 _FIRST = -100  # before whatever else stands there
 _LAST = 1000  # behind everything that says who is asking
@@ -43,16 +45,14 @@ class RateLimit(Entry):
     """A bucket for each caller, model and operation; in actions for each caller and route."""
 
     name = "db.rate_limit"
-    homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE}
-    in_actions = True
-    guards_files = True
-    skips_reached = True
+    homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE, ACTION: ANYWHERE, FILES: ANYWHERE}
+    traits = Trait.SKIPS_REACHED
 
     def __init__(self, limiter: Limiter, key: Any) -> None:
         super().__init__()
         self._limiter = limiter
         self._key: Key | None = key
-        self.stores = (limiter.backend,)
+        self.keeps = Kept((limiter.backend,))
         self.mistakes += limiter.mistakes
         if key is not None and not callable(key):
             self.mistakes.append(f"key={key!r} is not a function of (ctx)")
@@ -123,8 +123,7 @@ class RateLimitField(Entry):
     """A bucket for each value of a field of the body, for all callers together."""
 
     name = "db.rate_limit_field"
-    homes: ClassVar = {"deserialize": (At.AFTER,), "validate": ANYWHERE, "db": ANYWHERE}
-    in_actions = True
+    homes: ClassVar = {"deserialize": (At.AFTER,), "validate": ANYWHERE, "db": ANYWHERE, ACTION: ANYWHERE}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE})
 
     def __init__(self, field: str, limiter: Limiter) -> None:
@@ -132,7 +131,7 @@ class RateLimitField(Entry):
         self._field = field
         self._limiter = limiter
         self.fields = (field,)
-        self.stores = (limiter.backend,)
+        self.keeps = Kept((limiter.backend,))
         self.mistakes += limiter.mistakes
 
     @property

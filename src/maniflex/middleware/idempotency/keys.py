@@ -18,10 +18,12 @@ from maniflex.model.field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import (
+    ANYWHERE,
     BODY_REFUSALS,
     RETRY_AFTER,
     Entry,
     EntryDocs,
+    Kept,
     Piece,
     Placement,
     Seat,
@@ -29,7 +31,7 @@ from maniflex.pipeline.entry import (
     header_parameter,
 )
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Registration
+from maniflex.pipeline.registration import ACTION, FILES, At, Middleware, Registration
 
 _OF_FILES = frozenset({Operation.UPLOAD_FILE, Operation.DELETE_FILE})
 _ASKED_FIRST = {"auth", "deserialize"}  # homes of what refuses a request, or says in whose name it is
@@ -40,15 +42,12 @@ class Keys(Entry):
     """Requests with an `Idempotency-Key` have their effect once."""
 
     name = NAME
-    homes: ClassVar = {"deserialize": (At.AFTER,)}
-    in_actions = True
-    in_files = True
-    beside_rows = True
+    homes: ClassVar = {"deserialize": (At.AFTER,), ACTION: ANYWHERE, FILES: ANYWHERE}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
 
     def __init__(self, store: Any, arguments: dict[str, Any]) -> None:
         super().__init__()
-        self.stores = (store,)
+        self.keeps = Kept((store,), beside_rows=True)
         self.mistakes += option_mistakes(arguments)
         if not self.mistakes:
             self.options = _read_options(arguments)

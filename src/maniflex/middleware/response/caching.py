@@ -21,11 +21,12 @@ from maniflex.pipeline.entry import (
     Piece,
     Placement,
     Seat,
+    Trait,
     answer_header,
     header_parameter,
 )
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import Middleware, Next, Registration
+from maniflex.pipeline.registration import Middleware, Next, Registration, is_exemption
 from maniflex.pipeline.response import Response, digest_of, names_tag
 from maniflex.pipeline.rules.redactions import write_for_caller
 from maniflex.query.query import reachable_models
@@ -160,8 +161,8 @@ def _differing(placement: Placement) -> Iterable[Registration]:
     for step in placement.pipeline.steps:
         for registration in step.registrations:
             entry = registration.fn
-            is_exemption = getattr(entry, "is_exemption", False)
-            if (step.name == "auth" and not is_exemption) or getattr(entry, "varies_by_caller", False):
+            varies = isinstance(entry, Entry) and Trait.VARIES_BY_CALLER in entry.traits
+            if varies or (step.name == "auth" and not is_exemption(entry)):
                 yield registration
 
 

@@ -23,7 +23,7 @@ from maniflex.pipeline.entry import (
 )
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Next
+from maniflex.pipeline.registration import ACTION, Next
 from maniflex.pipeline.runtime import Runtime
 
 HeaderValue = str | Callable[[Context], str | Awaitable[str | None] | None]
@@ -38,8 +38,7 @@ class AddHeader(LayerEntry):
     """Adds a header: as middleware to the answers of its routes, as a layer to all."""
 
     name = "response.add_header"
-    homes: ClassVar = {"response": ANYWHERE}
-    in_actions = True
+    homes: ClassVar = {"response": ANYWHERE, ACTION: ANYWHERE}
     is_lifted = False
 
     def __init__(self, name: str, value: HeaderValue) -> None:

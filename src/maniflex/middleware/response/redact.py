@@ -14,9 +14,11 @@ from maniflex.pipeline.entry import (
     ANYWHERE,
     Entry,
     EntryDocs,
+    FieldTransform,
     Piece,
     Placement,
     Seat,
+    Trait,
     ask,
     describe_nothing,
     require_field,
@@ -42,9 +44,8 @@ class RedactField(Entry):
 
     name = "response.redact_field"
     homes: ClassVar = {"response": ANYWHERE}
-    needs_routes = False  # actions may show records of any model
-    varies_by_caller = True
-    names_computed = True
+    # Actions may show records of any model.
+    traits = Trait.ACTS_WITHOUT_ROUTES | Trait.VARIES_BY_CALLER | Trait.COMPUTED_FIELDS
     docs = describe_nothing  # what a caller is not shown depends on who it is; no answer requires a field
 
     def __init__(self, field: Any, when: Any, closes_queries: Any) -> None:  # types are promises until here
@@ -77,7 +78,7 @@ class RedactField(Entry):
             elif seat.is_named and field is not None and not field.visible:
                 yield f"{meta.name}.{field.name} is in no answer, so there is nothing to hide"
 
-    def redactions(self, seat: Seat) -> Iterable[RedactionRule]:
+    def rules(self, seat: Seat) -> Iterable[RedactionRule]:
         for meta in seat.models:
             field = find_field(meta, self.fields[0])
             is_shown = field is None or field.visible
@@ -100,7 +101,7 @@ class TransformField(Entry):
     name = "response.transform_field"
     docs = describe_nothing
     homes: ClassVar = {"response": ANYWHERE}
-    in_framework_tables = False
+    traits = Trait.APPLICATION_TABLES
 
     def __init__(self, field: str, fn: Any) -> None:  # its type is only a promise until here
         super().__init__()
@@ -122,9 +123,10 @@ class TransformField(Entry):
             if not field.visible:
                 yield f"{meta.name}.{field.name} is in no answer, so there is nothing to transform"
 
-    def transforms(self, seat: Seat) -> Iterable[tuple[type, Transform]]:
+    def rules(self, seat: Seat) -> Iterable[FieldTransform]:
         for meta in seat.models:
-            yield meta.cls, Transform(require_field(meta, self.fields[0]), self._change, seat.operations)
+            field = require_field(meta, self.fields[0])
+            yield FieldTransform(meta.cls, Transform(field, self._change, seat.operations))
 
 
 def _change(fn: Any) -> Change:

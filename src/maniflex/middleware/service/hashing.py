@@ -20,7 +20,17 @@ from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, EntryDocs, Piece, Seat, require_field
+from maniflex.pipeline.entry import (
+    Entry,
+    EntryDocs,
+    EntryRule,
+    ListeningEntry,
+    Piece,
+    Seat,
+    SoleRight,
+    Trait,
+    require_field,
+)
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
 from maniflex.pipeline.rules.checks import refusal
@@ -66,8 +76,10 @@ class HashEntry(ServiceEntry):
         elif find_spec(module) is None:
             self.mistakes.append(f'service.hash_field needs {package}: pip install "maniflex[auth]"')
 
-    def claims(self, model: ModelMeta) -> Iterable[str]:
-        yield f"{model.name}.{require_field(model, self.sets).name} is hashed"
+    def rules(self, seat: Seat) -> Iterable[EntryRule]:
+        yield from super().rules(seat)
+        for model in seat.models:
+            yield SoleRight(f"{model.name}.{require_field(model, self.sets).name} is hashed")
 
     def model_problems(self, model: ModelMeta) -> Iterable[str]:
         field = require_field(model, self.sets)
@@ -124,15 +136,15 @@ class HashEntry(ServiceEntry):
         return outcome
 
 
-class PasswordEntry(HashEntry):
+class PasswordEntry(ListeningEntry, HashEntry):
     """Ends the sessions of a user whose password is changed, and of one that is deleted.
 
     It listens at the write seam, so no way to change the row is left out, and ends refresh tokens and API
     keys in the transaction of the change.
     """
 
-    listens = True
-    needs_routes = False  # it is told of every write of a row, whoever makes it
+    traits = HashEntry.traits | Trait.ACTS_WITHOUT_ROUTES  # it is told of every write of a row
+    needs_rows = True
 
     def __init__(self, field: str, hasher: str | Callable[[str], Any], ends: Any, user_field: str) -> None:
         super().__init__(field, hasher)
@@ -157,10 +169,6 @@ class PasswordEntry(HashEntry):
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """None for models without routes: the application hashes there, and this ends sessions."""
         return () if all(model.options.headless for model in seat.models) else super().pieces(seat)
-
-    @property
-    def needs_rows(self) -> bool:
-        return True
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         for change in changes:

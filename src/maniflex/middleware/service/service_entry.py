@@ -15,8 +15,11 @@ from maniflex.pipeline.entry import (
     ANYWHERE,
     Entry,
     EntryDocs,
+    EntryRule,
+    Filled,
     Piece,
     Seat,
+    Trait,
     ask,
     describe_nothing,
     require_field,
@@ -34,7 +37,7 @@ class ServiceEntry(Entry):
 
     homes: ClassVar = {"service": ANYWHERE}
     acts_for = BODIES
-    in_framework_tables = False
+    traits = Trait.APPLICATION_TABLES
     sets: str = ""  # the field it writes
     fills_new: ClassVar[bool] = False  # a new record has a value of its own in that field, sent or not
     docs = describe_nothing
@@ -46,10 +49,9 @@ class ServiceEntry(Entry):
         """The middleware for one model; None where checks do the work."""
         raise NotImplementedError
 
-    def fills(self, seat: Seat) -> Iterable[tuple[ModelMeta, str]]:
-        if self.fills_new:
-            for model in seat.models:
-                yield model, require_field(model, self.sets).name
+    def rules(self, seat: Seat) -> Iterable[EntryRule]:
+        for model in seat.models if self.fills_new else ():
+            yield Filled(model, require_field(model, self.sets).name)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         for model in seat.models:

@@ -65,7 +65,7 @@ class UniqueEntry(RuleEntry):
             if not _has_unique_index(model, field, within):
                 yield f"{model.name}.{field.name} has no unique index, so two requests at once can both pass"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         field, *within = (require_field(model, name) for name in self.fields)
         lookup = Lookup(model, field, within, self._ignore_case)
         yield UniqueOnCreate(lookup) if operation is Operation.CREATE else UniqueOnUpdate(lookup)
@@ -179,7 +179,7 @@ class ExistsEntry(RuleEntry):
             if find_field(target, name) is None:
                 yield f"{self._target} has no field {name!r}{did_you_mean(name, target.by_name)}"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         yield ExistsRule(require_field(model, self.fields[0]), self._target, self._filters)
 
 

@@ -71,7 +71,7 @@ class CrossFieldEntry(RuleEntry):
         if not is_function(fn, 1, 2):
             self.mistakes.append("it calls (values) or (ctx, values), which the function does not take")
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         fields = [require_field(model, name) for name in self.fields]
         yield CrossFieldRule(model, fields, self._fn, merged=self._merged)
 
@@ -135,7 +135,7 @@ class DateRangeEntry(RuleEntry):
             if field.kind not in (Kind.DATE, Kind.DATETIME):
                 yield f"{field.name} is neither a date nor a date and time"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         start, end = (require_field(model, name) for name in self.fields)
         yield DateRangeRule(start, end, merged=self._merged)
 
@@ -183,7 +183,7 @@ class RequireWhenEntry(RuleEntry):
             except ValueError as error:
                 yield str(error)
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         conditions = [read_condition(model, text) for text in self._conditions]
         yield RequireWhenRule(require_field(model, self.fields[0]), conditions, merged=self._merged)
 
@@ -216,7 +216,7 @@ class AtLeastOneEntry(RuleEntry):
         if len(set(fields)) < 2:
             self.mistakes.append("name two fields or more")
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         yield AtLeastOneRule([require_field(model, name) for name in self.fields], merged=self._merged)
 
 

@@ -14,7 +14,7 @@ from maniflex.middleware.arguments import is_function, is_text
 from maniflex.model.messages import detail
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, ask, require_field
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, Trait, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.rules.checks import Check, Draft, Problems, ValueRule
@@ -28,13 +28,13 @@ class RuleEntry(Entry):
 
     homes: ClassVar = {"validate": ANYWHERE}
     acts_for = BODIES
-    in_framework_tables = False
+    traits = Trait.APPLICATION_TABLES
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return ()
 
     def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
-        return self.rules(model, operation) if operation in BODIES else ()
+        return self.checks_of_body(model, operation) if operation in BODIES else ()
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         return EntryDocs(refusals=self.codes(operation)) if operation in BODIES else None
@@ -43,7 +43,7 @@ class RuleEntry(Entry):
         """The codes of its refusals of a create or an update, by status."""
         return {422: ("VALIDATION_FAILED",)}
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         """The rules for the body of one model."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class LocaleEntry(RuleEntry):
     def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
         return {422: ("MISSING_LOCALE",)}
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         return ()
 
 
@@ -239,7 +239,7 @@ class PatternEntry(RuleEntry):
         if field.kind is not Kind.TEXT:
             yield f"{field.name} is no text, so no pattern fits it"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         field = require_field(model, self.fields[0])
         contains = self._contains
         message = self._message or f"must match the pattern {self._pattern}"
@@ -278,7 +278,7 @@ class ForbiddenEntry(RuleEntry):
             except InvalidQuery:
                 yield f"{value!r} is no value of {field.name}"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         field = require_field(model, self.fields[0])
         values = [convert_value(value, field, field.api, member=False) for value in self._values]
         fold = _folding(field, self._ignore_case)
@@ -331,7 +331,7 @@ class PrecisionEntry(RuleEntry):
         if field.kind not in NUMBERS and (field.kind is not Kind.TEXT or field.enum is not None):
             yield f"{field.name} is neither a number nor a text that may hold one"
 
-    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+    def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         yield PrecisionRule(require_field(model, self.fields[0]), self._precision, self._scale)
 
 

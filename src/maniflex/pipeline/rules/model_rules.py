@@ -22,7 +22,7 @@ from maniflex.db.store import Store
 from maniflex.model.base import Model
 from maniflex.model.history_row import secret_names
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, FieldTransform
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.rules.checks import Check
 from maniflex.pipeline.rules.policies import declared_policies
@@ -203,10 +203,10 @@ class ServerRules(dict[type[Model], ModelRules]):
                 self.scoped_models.append(cls)
         for cls, policy in declared_policies(pipeline, metas):
             self.add_policy(cls, policy)
-        for entry, seat in self._placement.seats:
-            for cls, transform in entry.transforms(seat):
-                self.add_transform(cls, transform)
-            for rule in entry.redactions(seat):
+        for rule in self._placement.rules:
+            if isinstance(rule, FieldTransform):
+                self.add_transform(rule.model, rule.transform)
+            elif isinstance(rule, RedactionRule):
                 self.add_redaction(rule)
 
     def add_policy(self, model: type[Model], policy: TablePolicy) -> None:

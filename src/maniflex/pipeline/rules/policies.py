@@ -11,7 +11,7 @@ from maniflex.errors import InvalidQuery, OutOfScope, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Trait
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At
 from maniflex.pipeline.rules.row_judge import Policy, TablePolicy
@@ -41,8 +41,7 @@ class PolicyEntry(Entry):
     """A policy on the rows of its models; it is no middleware, the steps that touch rows ask it."""
 
     homes: ClassVar = {"db": ANYWHERE}
-    varies_by_caller = True
-    judges_rows = True
+    traits = Trait.VARIES_BY_CALLER
 
     def __init__(self, policy: Policy, where: Where | None) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class PolicyEntry(Entry):
                 if any(_meet(r, seat, meta, operation) for operation in Operation):
                     yield f"the db step of {meta.name} is replaced by {r.name}, so its rows are not judged"
         for entry, other in placement.seats:
-            if entry.hides_secrets:
+            if Trait.HIDES_SECRETS in entry.traits:
                 yield from self._secret_problems(policed, entry, other)
 
     def _secret_problems(self, policed: Iterable[ModelMeta], entry: Entry, seat: Seat) -> Iterator[str]:

@@ -15,12 +15,24 @@ from maniflex.errors import Forbidden, RequestError
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.chain import Composer, Link, in_order
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, is_exemption, opens_lists
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, SpecStep, Step
+from maniflex.pipeline.registration import (
+    At,
+    AuthPart,
+    Middleware,
+    Pipeline,
+    Registration,
+    SpecStep,
+    Step,
+    demands_identity,
+    is_exemption,
+    part_of,
+)
 from maniflex.pipeline.response import Response, no_answer_error, status_of
 from maniflex.pipeline.rules.model_rules import ServerRules
+from maniflex.pipeline.rules.scopes import opens_lists
 from maniflex.query.query import (
     Filter,
     Include,
@@ -313,7 +325,7 @@ def _still_to_pass(
     They are passed again, because what the route was exempted from says nothing of this model.
     """
     own = [pair for pair in of_model if pair[1] not in passed]
-    if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
+    if not any(demands_identity(fn) for _, fn in own):
         return own
     return [pair for pair in of_model if pair in own or is_exemption(pair[1])]
 
@@ -325,15 +337,15 @@ def _exempts_more(route: Registered, of_model: Registered) -> bool:
 
 
 def _reads_credential(fn: Middleware) -> bool:
-    return isinstance(fn, Entry) and fn.reads_credential
+    return part_of(fn) is AuthPart.AUTHENTICATOR
 
 
 def _judges_caller(fn: Middleware) -> bool:
-    return isinstance(fn, Entry) and fn.judges_caller
+    return part_of(fn) is AuthPart.GUARD
 
 
 def _concerns_identity(fn: Middleware) -> bool:
-    return isinstance(fn, Entry) and (fn.is_authenticator or fn.is_exemption)
+    return demands_identity(fn) or is_exemption(fn)
 
 
 def guards_of_rows(step: Step | SpecStep, model: ModelMeta) -> list[tuple[Registration, Middleware]]:
@@ -360,7 +372,7 @@ def guards_of_rows(step: Step | SpecStep, model: ModelMeta) -> list[tuple[Regist
 
 
 def _has_authenticator(pairs: Iterable[tuple[Registration, Middleware]]) -> bool:
-    return any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in pairs)
+    return any(demands_identity(fn) for _, fn in pairs)
 
 
 _POSITIONS = {At.BEFORE: 0, At.REPLACE: 1, At.AFTER: 2}

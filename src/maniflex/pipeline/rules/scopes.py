@@ -20,9 +20,9 @@ from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScop
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, opens_lists
+from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, EntryRule, Filled, Piece, Trait
 from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
-from maniflex.pipeline.registration import MEANT_FOR_TASKS, Admission, At, callback_failure
+from maniflex.pipeline.registration import ACTION, MEANT_FOR_TASKS, Admission, At, callback_failure
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
 from maniflex.query.query import Forced, Models, Narrowed, Place, field_along, forced_operand
 from maniflex.query.values import require_operator
@@ -48,9 +48,9 @@ ALL: Final = _All()
 class ScopeRule(Entry):
     """Binds the rows of its models to a value of the caller, in one of their fields."""
 
-    homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE}
-    in_actions = True
-    varies_by_caller = True
+    homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE, ACTION: ANYWHERE}
+    opens_lists: bool = False  # it guards single records, and leaves lists and what leads to them open
+    traits = Trait.VARIES_BY_CALLER
     # The refusal of a caller whose rows cannot be told.
     undetermined_codes: ClassVar[Mapping[int, Sequence[str]]] = {403: ("FORBIDDEN",)}
 
@@ -196,12 +196,12 @@ class ScopeRule(Entry):
         parent = {404: ("NOT_FOUND",)} if "." in self.path and operation is Operation.CREATE else {}
         return EntryDocs(refusals={**refused, **parent}) if refused or parent else None
 
-    def fills(self, seat: Seat) -> Iterator[tuple[ModelMeta, str]]:
+    def rules(self, seat: Seat) -> Iterator[EntryRule]:
         if self._op == Op.EQ and "." not in self.path and not self._exempt_roles:
             for model in self.bound_models(seat):
                 field = model.field(self.path)
                 if field is not None:
-                    yield model, field.name
+                    yield Filled(model, field.name)
 
     # -- whose rows
 
@@ -226,6 +226,11 @@ class ScopeRule(Entry):
     def is_undetermined(self, value: Any) -> bool:
         """Whether the value says nothing of whose rows they are."""
         return self._takes_value and _is_empty(value)
+
+
+def opens_lists(registration: Registration) -> bool:
+    """Whether the registration is of an entry that guards single records and says that lists stay open."""
+    return isinstance(registration.fn, ScopeRule) and registration.fn.opens_lists
 
 
 def unique_among_all(placement: Placement) -> Iterator[tuple[ScopeRule, ModelMeta, FieldMeta]]:
