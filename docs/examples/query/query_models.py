@@ -14,7 +14,7 @@ class PageVisits(
     table="page_visits",
     query="SELECT page AS id, COUNT(*) AS visits, SUM(seconds) AS seconds FROM visits GROUP BY page",
 ):
-    id: str
+    id: str = field()
     visits: int = field(filterable=True, sortable=True)
     seconds: int = field(sortable=True)
 
