@@ -17,10 +17,11 @@ import pytest
 
 from maniflex import Model, Server, field
 from maniflex.db.sqlite.adapter import SqliteAdapter
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.testing import client
 from tests.history.test_kinds import STATES, Diffed, Thing
 from tests.kit.internals import adapter_of
+from tests.kit.statements import calls_of
 from tests.kit.waiting import eventually
 
 
@@ -80,6 +81,17 @@ async def test_its_version_is_the_one_that_a_transaction_makes(
         quick, usual = versions
         assert quick == usual
         assert "hush" not in str(quick)
+
+
+@pytest.mark.parametrize("model", [Thing, Kept])
+async def test_a_delete_is_one_call_of_the_database(
+    shelf: tuple[Server, httpx.AsyncClient], model: type[Thing]
+) -> None:
+    server, http = shelf
+    record = await server.db(model).create(number=1)
+    with calls_of(server) as calls:
+        assert (await http.delete(f"/{model.__options__.table}/{record.id}")).status_code == 204
+    assert calls == [by_dialect(adapter_of(server).dialect, sqlite="batch", postgres="write")]
 
 
 async def test_a_database_that_shortens_floats_shortens_none_of_a_version(postgres_url: str) -> None:

@@ -78,6 +78,28 @@ def statements_of(server: Server) -> Iterator[list[str]]:
             delattr(adapter, name)
 
 
+@contextmanager
+def calls_of(server: Server) -> Iterator[list[str]]:
+    """The calls of the database outside transactions, and the transactions, by their names."""
+    adapter: Any = adapter_of(server)
+    names, calls = ("fetch", "fetch_one", "write", "execute", "batch", "transaction"), list[str]()
+
+    def noting(name: str, call: Any) -> Any:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            return call(*arguments, **options)
+
+        return noted
+
+    for name in names:
+        setattr(adapter, name, noting(name, getattr(adapter, name)))
+    try:
+        yield calls
+    finally:
+        for name in names:
+            delattr(adapter, name)
+
+
 async def rows_examined(url: str, text: str, params: tuple[Any, ...]) -> int:
     """How many rows Postgres touched for the page."""
     plan = await fetch_value(url, f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", *params)

@@ -7,7 +7,7 @@ write. A record that was there before its history gets a version of the state th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,9 @@ from maniflex.db.write_seam import Change, ChangeKind, FollowUp, Statements
 from maniflex.model.history_row import HistoryOperation
 from maniflex.sql.bindings import BEFORE, THEN
 from maniflex.sql.history import Author, HistoryEntry, append
+from maniflex.sql.statement import Sql
+from maniflex.sql.unseen_delete import MOST_FIELDS, ToldFields, delete_with_version
+from maniflex.sql.where import Scope
 
 Diff = dict[str, dict[str, Any]]
 _encode = msgspec.json.Encoder().encode
@@ -36,11 +39,13 @@ class HistoryWriter(FollowUp):
     def __init__(self, store: Store, history: Store, *, snapshots: bool) -> None:
         meta = store.meta
         marker = meta.soft_delete
+        self._model = store.sql
         self._history = history
         self._snapshots = snapshots
         self._clock = store.clock
         self._redaction = Redaction(meta)
         self._differences = Differences(meta)
+        self._told_of_delete = self._fields_told_of_delete()
         self._moment = store.sql.names.index("updated_at")
         self._marker = None if marker is None else store.sql.names.index(marker.field)
         own_names = dict.fromkeys(place.own_name for place in history.sql.binding_places)
@@ -61,6 +66,24 @@ class HistoryWriter(FollowUp):
                 missing = {entry.record_id: entry for entry in entries if entry.record_id not in told_ids}
                 entries = list(self._with_baselines(some, missing))
                 yield append(self._history.sql, entries, author, known=False)
+
+    def delete_unseen(
+        self, record_id: str, stamps: Mapping[str, Any], scope: Scope, who: Caller
+    ) -> Sequence[Sql]:
+        """The delete and its version, whose JSON the database writes."""
+        if self._told_of_delete is None:
+            return ()
+        history, moment = self._history.sql, stamps["updated_at"] if stamps else self._clock.now()
+        return delete_with_version(
+            self._model, history, self._told_of_delete, record_id, stamps, scope, moment, who
+        )
+
+    def _fields_told_of_delete(self) -> ToldFields | None:
+        """The fields that the version of a delete has; None where there are too many for one statement."""
+        kept = [field for _, field in self._redaction.kept]
+        if len(kept) > MOST_FIELDS:
+            return None
+        return ToldFields(self._differences.fields, kept if self._snapshots else None)
 
     def _with_baselines(
         self, changes: Sequence[Change], missing: dict[str, HistoryEntry]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from maniflex._caller import Caller, Source, caller
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import AfterCommit, BatchStatement, Row, Tx
-from maniflex.errors import DatabaseError, ValidationFailed
+from maniflex.errors import ConstraintViolation, DatabaseError, ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.query import AnyOf, Compare, Forced, Scope, fixed_values, holds, is_for_reading
 from maniflex.sql import cascade, select, write
@@ -89,6 +89,16 @@ class FollowUp:
         may follow. It may run on another thread, and twice.
         """
         raise NotImplementedError
+
+    def delete_unseen(
+        self, record_id: str, stamps: Mapping[str, Any], scope: Scope, who: Caller
+    ) -> Sequence[Sql]:
+        """The delete of a row, which `stamps` mark if there are any, and all that follows from it.
+
+        For deletes that nothing else follows from, so that the row need not leave the database. The last
+        statement gives the id back; where it gives none, nothing was written. None at all: not of this one.
+        """
+        return ()
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Run the statements in a transaction that is open."""
@@ -207,6 +217,10 @@ class WriteSeam:
         store = self._store
         if not self._writes_at_once(tx):
             return False
+        if len(self._follow_ups) == 1:
+            unseen = self._follow_ups[0].delete_unseen(record_id, marks, scope, caller())
+            if unseen:
+                return await self._delete_unseen(unseen)
         one = OneWrite(store, ChangeKind.DELETE, record_id, self._follow_ups)
         if by_dialect(store.adapter.dialect, sqlite=True, postgres=False):
             statement = write.delete(store.sql, record_id, marks, scope, told=True)
@@ -218,6 +232,15 @@ class WriteSeam:
         statement = write.delete(store.sql, record_id, marks, scope, row[-1], told=True)
         row = row[:-1] if store.decode is None else store.decode(row[:-1])
         return bool(await one.in_statement(statement, row, self._changed(row, marks) if marks else None))
+
+    async def _delete_unseen(self, statements: Sequence[Sql]) -> bool:
+        adapter = self._store.adapter
+        try:
+            if len(statements) == 1:
+                return bool(await adapter.write(statements[0]))
+            return bool((await adapter.batch(statements))[-1])
+        except ConstraintViolation:  # another has changed the row at the same time, and made that version
+            return False
 
     def _writes_at_once(self, tx: Tx | None) -> bool:
         """Whether a write is a transaction of its own, to which statements are added and nothing else."""

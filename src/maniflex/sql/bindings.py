@@ -64,6 +64,16 @@ def binding_from_values(history: Any, values: str) -> str:
     return _object(history, own_value) or nothing
 
 
+def binding_from_columns(history: Any, model: Any, source: str) -> str:
+    """The object as SQL, out of a row of the model in `source`, which is as it was before too."""
+
+    def own_value(place: BindingPlace, side: str) -> str:
+        column = model.meta.by_name[place.own_name].column
+        return f"{quote(source, model.dialect)}.{quote(column, model.dialect)}"
+
+    return _object(history, own_value) or by_dialect(history.dialect, sqlite="NULL", postgres="NULL::json")
+
+
 def _object(history: Any, own_value: Callable[[BindingPlace, str], str]) -> str:
     function = by_dialect(history.dialect, sqlite="json_object", postgres="json_build_object")
     members = []

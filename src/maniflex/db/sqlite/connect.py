@@ -24,6 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from maniflex.db.sqlite.checkpoints import LONG_BYTES
 from maniflex.errors import ConfigError, DatabaseError
 from maniflex.sql.decimal_order import order_key
@@ -120,6 +122,21 @@ def decimal_order(text: str | None) -> str | None:
     return order_key(number) if number.is_finite() else f"c{text}"
 
 
+def float_json(value: float) -> str:
+    """`float_json(x)`: a float as JSON, with as many digits as it has."""
+    return msgspec.json.encode(float(value)).decode()
+
+
+def decimal_json(text: str) -> str:
+    """`decimal_json(x)`: decimal text as it stands in JSON."""
+    return msgspec.json.encode(Decimal(text)).decode()
+
+
+def bytes_json(value: bytes) -> str:
+    """`bytes_json(x)`: bytes as they stand in JSON."""
+    return msgspec.json.encode(value).decode()
+
+
 def install(connection: sqlite3.Connection) -> None:
     """Make the functions known to a connection."""
     makers: Any = (("exact_sum", 1, ExactSum), ("exact_avg", 2, ExactAvg))  # they give text, not ints
@@ -127,7 +144,8 @@ def install(connection: sqlite3.Connection) -> None:
         connection.create_aggregate(name, arguments, maker)
     connection.create_function("whole_sum", 2, whole_sum, deterministic=True)
     connection.create_function("whole_avg", 4, whole_avg, deterministic=True)
-    connection.create_function("decimal_order", 1, decimal_order, deterministic=True)
+    for function in (decimal_order, float_json, decimal_json, bytes_json):
+        connection.create_function(function.__name__, 1, function, deterministic=True)
 
 
 MEMORY = ":memory:"
