@@ -206,6 +206,25 @@ async def test_a_client_that_changes_an_inner_address_loses_the_way_in(sqlite_ur
         assert (same["allow_private"], other["allow_private"]) == (True, False)
 
 
+async def test_a_client_has_nothing_of_its_own_sent_into_the_inner_network(sqlite_url: str) -> None:
+    """Whoever may not name such an address may not say either what is sent there, whatever its role."""
+
+    def declare(schedules: Schedules) -> None:
+        schedules.add("in", cron="@daily", url="http://10.0.0.1/", allow_private=True, payload={"a": 1})
+
+    async with serving(sqlite_url, declare) as (http, bench):
+        path = f"/schedules/{(await bench.schedules.get('in')).id}"
+        inner = {"kind": "url", "target": "http://10.0.0.1/"}
+        for method in ("PATCH", "PUT"):
+            for body in ({"payload": {"a": 2}}, {**inner, "payload": {"a": 2}}, {"payload": None}):
+                refused = await http.request(method, path, json=body)
+                assert error_of(refused, 400, "INVALID_SCHEDULE")["details"][0]["field"] == "payload"
+        moved = data_of(await http.patch(path, json={**inner, "payload": {"a": 1}, "cron": "@hourly"}))
+        assert (moved["cron"], moved["allow_private"], moved["payload"]) == ("@hourly", True, {"a": 1})
+        away = {"target": "http://inner.example/", "payload": {"a": 2}}
+        assert data_of(await http.patch(path, json=away))["allow_private"] is False
+
+
 class Report(BaseModel):
     month: str
     copies: int = 1

@@ -134,6 +134,7 @@ class ScheduleRoutes:
                         client_changes["payload"] = self._payload(values)
                         ctx.set_field("payload", client_changes["payload"])
                 self._check_attempts(ctx, before, client_changes)
+                _keep_private_payload(before, client_changes)
                 changes = {**client_changes, **_network_change(before, client_changes)}
                 if any(
                     changes.get(name, getattr(before, name)) != getattr(before, name) for name in _SAYS_WHAT
@@ -363,6 +364,13 @@ def _answer_deleted(ctx: Context) -> None:
 def _network_change(before: Schedule, client_changes: Mapping[str, Any]) -> dict[str, Any]:
     """Code opened the inner network to one address; a client that names another does not keep that."""
     return {"allow_private": False} if before.allow_private and _is_elsewhere(before, client_changes) else {}
+
+
+def _keep_private_payload(before: Schedule, client_changes: Mapping[str, Any]) -> None:
+    """Refuse a client that would have code's way into the inner network carry a payload of its own."""
+    is_changed = _is_changed(before, client_changes, ("payload",))
+    if before.allow_private and is_changed and not _is_elsewhere(before, client_changes):
+        raise InvalidSchedule("payload", "only code says what is sent to an address that is not public")
 
 
 def _is_elsewhere(before: Schedule, client_changes: Mapping[str, Any]) -> bool:
