@@ -188,6 +188,25 @@ async def test_strangers_cannot_keep_an_owner_out(sqlite_url: str) -> None:
         assert wrong == [401] * 5 + [429]
 
 
+async def test_a_session_is_no_way_to_guess_the_password(sqlite_url: str) -> None:
+    """Guesses at the current password are counted as those at the login are, and together with them."""
+    server = make_server()
+    better = "another fine phrase"
+    new = {"new_password": better, "new_password_again": better}
+    async with visiting(server, sqlite_url) as browser:
+        weak = {"password": PASSWORD, "new_password": "short", "new_password_again": "short"}
+        for _ in range(6):  # no guesses
+            assert (await browser.post("/-/account/password", weak)).status_code == 422
+        for n in range(5):
+            answer = await browser.post("/-/account/password", {"password": f"guess {n}", **new})
+            assert answer.status_code == 422
+        right = await browser.post("/-/account/password", {"password": PASSWORD, **new})
+        assert (right.status_code, int(right.headers["retry-after"]) > 0) == (429, True)
+        assert "Too many attempts" in text_of(right.text)
+        browser.http.cookies.clear()
+        assert (await browser.sign_in()).status_code == 429
+
+
 async def test_an_unknown_account_takes_as_long_as_a_wrong_password(sqlite_url: str) -> None:
     server = make_server()
     seconds: dict[str, list[float]] = {EMAIL: [], "nobody@example.org": []}

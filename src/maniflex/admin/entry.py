@@ -161,9 +161,9 @@ async def login(visit: Visit) -> Response:
         return await show_login(visit, error=visit.t("plain_http"), status=403)
     account = _account(visit.form_text("username"))
     event = await _begin_attempt(visit, account)
-    if isinstance(event, Response):
+    if isinstance(event, int):
         _count(visit, "limited")
-        return event
+        return _make_wait(await show_login(visit, error=visit.t("too_many_logins"), status=429), event)
     identity = await _identify(visit)
     if identity is None:
         _count(visit, "refused")
@@ -239,21 +239,25 @@ def _is_forwarded(ctx: Context) -> bool:
 # -- limits
 
 
-async def _begin_attempt(visit: Visit, account: str) -> AdminEvent | Response:
-    """Note an attempt as failed before it is looked at, so that many at once are all counted."""
-    refusal = await _refuse_crowd(visit, account, own=0)
-    if refusal is not None:
-        return refusal
-    event = await visit.panel.trail.note(visit, "login_failed", account=account, outcome="refused")
-    refusal = await _refuse_crowd(visit, account, own=1)
-    if refusal is not None:
-        await visit.panel.trail.records.update(event.id, action="login_limited", outcome="limited")
-        return refusal
+async def _begin_attempt(visit: Visit, account: str, reason: str = "") -> AdminEvent | int:
+    """Note an attempt as failed before it is looked at, so that many at once are all counted.
+
+    Seconds to wait come back in place of the event where there were too many.
+    """
+    wait = await _seconds_to_wait(visit, account, own=0)
+    if wait is not None:
+        return wait
+    trail = visit.panel.trail
+    event = await trail.note(visit, "login_failed", account=account, outcome="refused", reason=reason)
+    wait = await _seconds_to_wait(visit, account, own=1)
+    if wait is not None:
+        await trail.records.update(event.id, action="login_limited", outcome="limited")
+        return wait
     return event
 
 
-async def _refuse_crowd(visit: Visit, account: str, own: int) -> Response | None:
-    """The page that refuses an attempt whose network or account has had too many; `own` are noted already.
+async def _seconds_to_wait(visit: Visit, account: str, own: int) -> int | None:
+    """How long a network or an account waits that has had too many attempts; `own` are noted already.
 
     A stranger can use up what all networks may try for an account. Its owner comes in from a network that it
     has signed in from before, where the account has a count of its own.
@@ -271,10 +275,13 @@ async def _refuse_crowd(visit: Visit, account: str, own: int) -> Response | None
             if "network" not in of and await trail.has_signed_in(network=network, account=account):
                 continue
             seconds = (failures[most - 1 if own == 0 else most].created_at + WINDOW - now).total_seconds()
-            response = await show_login(visit, error=visit.t("too_many_logins"), status=429)
-            response.set_header("retry-after", str(max(ceil(seconds), 1)))
-            return response
+            return max(ceil(seconds), 1)
     return None
+
+
+def _make_wait(response: Response, seconds: int) -> Response:
+    response.set_header("retry-after", str(seconds))
+    return response
 
 
 def _account(username: str) -> str:
@@ -391,8 +398,14 @@ async def change_password(visit: Visit) -> Response:
     user = await superusers.read(user_id) if visit.panel.admin.auth == "superuser" else None
     if user is None:
         raise NotFound(visit.t("no_such_page"))
+    # A stolen session must not find the password out: a guess here counts as one of the login.
+    event = await _begin_attempt(visit, _account(user.email), reason="current password")
+    if isinstance(event, int):
+        return _make_wait(await show_account(visit, [visit.t("too_many_logins")], 429), event)
     if not await verify_password(visit.form_text("password"), user.password):
         return await show_account(visit, [visit.t("wrong_password")], 422)
+    events = visit.panel.trail.records
+    await events.update(event.id, action="password", reason="")
     if visit.form_text("new_password") != visit.form_text("new_password_again"):
         return await show_account(visit, [visit.t("passwords_differ")], 422)
     try:
@@ -400,7 +413,7 @@ async def change_password(visit: Visit) -> Response:
     except DeclarationError as error:
         return await show_account(visit, list(error.problems), 422)
     await visit.panel.sessions.close_all(user_id, besides=visit.signed_in.session_id)
-    await visit.panel.trail.note(visit, "password")
+    await events.update(event.id, outcome="ok")
     return visit.redirect("/-/account", ok=visit.t("password_changed"))
 
 
