@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server
+from maniflex import AuthInfo, Context, Model, NotFound, Server
 from maniflex.errors import DatabaseError, DeclarationError, TransactionError
+from maniflex.middleware import db
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from tests.kit.http import error_of
@@ -19,6 +20,10 @@ from tests.kit.http import error_of
 
 class Order(Model):
     number: int
+
+
+class Parcel(Model):
+    tenant: str = ""
 
 
 @asynccontextmanager
@@ -119,3 +124,34 @@ async def test_scripts_reach_the_database_of_a_model_too(sqlite_url: str, tmp_pa
             DeclarationError, match="no model named 'Stok' is registered; did you mean 'Stock'"
         ):
             await server.raw_query("SELECT 1", on="Stok")
+
+
+async def test_scripts_and_handlers_lock_a_record_of_either_database(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with shop(database_url, tmp_path) as (server, stock, _):
+        order, row = await server.db(Order).create(number=1), await server.db(stock).create(pieces=5)
+        with pytest.raises(TransactionError, match=r"async with server\.transaction\(on=Stock\):"):
+            await server.lock_for_update(stock, row.id)
+        with pytest.raises(TransactionError, match=r"async with server\.transaction\(\):"):
+            await server.lock_for_update(Order, order.id)
+        async with server.transaction(), server.transaction(on=stock):
+            assert (await server.lock_for_update(Order, order.id)).number == 1
+            locked = await server.lock_for_update(stock, row.id)
+            await server.db(stock).update(row.id, pieces=locked.pieces - 1)
+        assert (await server.db(stock).read(row.id)).pieces == 4
+        with pytest.raises(NotFound):
+            async with server.transaction():
+                await server.lock_for_update(Order, "nobody")
+
+
+async def test_a_block_of_scoped_code_locks_no_record_of_another_tenant(database_url: str) -> None:
+    server = Server()
+    server.register(Parcel)
+    server.pipeline.auth.register(db.tenancy("tenant"), models=[Parcel])
+    async with client(server, database=database_url):
+        mine, theirs = [await server.db(Parcel).create(tenant=name) for name in ("red", "blue")]
+        async with server.scoped(auth=AuthInfo(user_id="u", tenant_id="red")), server.transaction():
+            assert (await server.lock_for_update(Parcel, mine.id)).id == mine.id
+            with pytest.raises(NotFound):
+                await server.lock_for_update(Parcel, theirs.id)

@@ -20,6 +20,7 @@ from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.features.history import ModelHistory
 from maniflex.model.base import Model
+from maniflex.pipeline.access import tx_to_lock_in
 from maniflex.pipeline.context import AuthInfo, OpenAPIContext
 from maniflex.pipeline.in_process import QueryArgument, Scoped, current_scope, in_process_context, scoped_code
 from maniflex.pipeline.operation import Operation
@@ -98,6 +99,16 @@ class WithDataAccess:
     async def raw_exec(self, sql: str, *args: Any, on: type[Model] | str | None = None) -> int:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
         return await execute_raw(self._raw_adapter(on), sql, args)
+
+    async def lock_for_update(self, model: type[M], id: str) -> M:
+        """Lock the record until the open transaction on its database ends, as `ctx.lock_for_update` does."""
+        runtime = self._seal().runtime
+        scoped = current_scope(runtime)
+        if scoped is not None:
+            return await scoped.lock_for_update(model, id)
+        store = runtime.store(model)
+        tx = tx_to_lock_in(store, runtime.adapter, "server")
+        return store.record(await store.lock_as_read(id, tx=tx))  # type: ignore[return-value]  # the store of M
 
     def _raw_adapter(self, on: type[Model] | str | None) -> Adapter:
         scoped = current_scope(self._seal().runtime)

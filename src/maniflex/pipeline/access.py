@@ -210,10 +210,15 @@ class DatabaseAccess:
         A retryable conflict if the transaction has read it before and it has changed since.
         """
         store = self.runtime.store(model)
-        on = "" if store.adapter is self.adapter else f"on={store.meta.name}"
-        tx = require_tx(store.adapter, "lock_for_update", f"async with ctx.transaction({on}):")
+        tx = tx_to_lock_in(store, self.adapter, "ctx")
         scope = require_binding(store, await self.scope_of(store.meta, Operation.UPDATE))
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
+
+
+def tx_to_lock_in(store: Store, usual: Adapter, whose: str) -> Tx:
+    """The open transaction on the database of these records; the refusal has the line that opens it."""
+    on = "" if store.adapter is usual else f"on={store.meta.name}"
+    return require_tx(store.adapter, "lock_for_update", f"async with {whose}.transaction({on}):")
 
 
 class RequestDatabase(Protocol):
