@@ -30,7 +30,7 @@ from maniflex.errors import (
 )
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import field, file, scheduled
-from maniflex.model.meta import Index, ModelOptions
+from maniflex.model.meta import Index, ModelOptions, Retention
 from maniflex.model.relation import belongs_to, has_many, many_to_many
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
@@ -67,6 +67,7 @@ __all__ = [
     "RecordLocked",
     "RequestError",
     "Response",
+    "Retention",
     "Run",
     "RunCancelled",
     "RunFailed",

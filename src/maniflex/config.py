@@ -297,6 +297,7 @@ class Config(_WithOrigins):
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = setting(timedelta(minutes=1), is_some_time)
     sweep_batch_size: int = setting(500, at_least_one)
+    retention_interval: timedelta = setting(timedelta(hours=1), is_some_time)  # of `retention=` of models
     # Of files: an address or a Storage; None: there is none.
     storage: Any = setting(None, variable="FILE_STORAGE", read=str, is_secret=True)
     files_routes: bool = True  # POST, GET and DELETE of single files, where there is a storage
@@ -513,6 +514,7 @@ class Settings(TypedDict, total=False):
     outbox_retention: Duration
     sweep_interval: Duration
     sweep_batch_size: int
+    retention_interval: Duration
     storage: Any
     files_routes: bool
     files_path: str

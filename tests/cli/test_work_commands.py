@@ -331,6 +331,23 @@ def test_a_process_can_leave_the_work_to_others(
 # -- scheduler and sweep
 
 ENDED = "2020-01-01T00:00:00Z"
+KEPT = """
+from datetime import UTC, datetime, timedelta
+from maniflex import Model, Retention, Server
+
+class Visit(Model, retention=Retention("30d", since="left_at")):
+    left_at: datetime
+
+server = Server()
+server.register(Visit)
+
+@server.on_start
+async def fill():
+    if await server.db(Visit).count() == 0:
+        for days in (31, 40, 1):
+            await server.db(Visit).create(left_at=datetime.now(UTC) - timedelta(days=days))
+"""
+
 SLOW = """
 import asyncio
 from app import HERE, server
@@ -375,6 +392,22 @@ def test_a_sweep_is_one_pass_with_a_summary(here: Path, sqlite_url: str) -> None
             "2 deleted, 0 updated, 0 skipped, 0 failed",
         ]
         assert httpx.get(f"{served.url}/api/offers").json()["meta"]["total"] == 2
+
+
+def test_a_sweep_removes_what_is_kept_no_longer(here: Path, sqlite_url: str) -> None:
+    (here / "old.py").write_text(KEPT)
+
+    first = run_command("sweep", "old:server", "--only", "retention", cwd=here, DB_WRITE_URL=sqlite_url)
+    none = run_command("sweep", "old:server", "--only", "scheduled", cwd=here, DB_WRITE_URL=sqlite_url)
+    wrong = run_command("sweep", "old:server", "--only", "retentoin", cwd=here, DB_WRITE_URL=sqlite_url)
+
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines() == [
+        "Visit: 2 deleted, 0 updated, 0 skipped",
+        "retention: 2 deleted, 0 updated, 0 skipped, 0 failed",
+    ]
+    assert none.stdout.splitlines() == ["0 deleted, 0 updated, 0 skipped, 0 failed"]
+    assert (wrong.returncode, "none of scheduled, files, retention" in wrong.stderr) == (2, True)
 
 
 def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: str) -> None:

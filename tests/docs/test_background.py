@@ -120,6 +120,7 @@ def test_a_group_is_kept_by_a_unique_index_as_the_page_says(dialect: Dialect) ->
 MADE = {
     "jobs_{}_total": ("claimed", "succeeded", "retried", "dead", "reclaimed", "lease_losses"),
     "schedules_{}_total": ("fired", "skipped"),
+    "retention_{}_total": ("deleted", "skipped", "failed"),
     "scheduled_{}_total": ("deleted", "updated", "skipped", "failed"),
 }
 

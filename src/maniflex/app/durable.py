@@ -16,6 +16,7 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.store import Inbox
 from maniflex.background.processes.api import Processes
 from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
+from maniflex.background.retention import RetentionSweeps
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
@@ -60,6 +61,7 @@ class Durable:
         self.processes = Processes(self.work, self.outbox, self.schedules)
         self.files = Files()
         self.entry_tables = EntryTables()
+        self.retention = RetentionSweeps(self.entry_tables.prune)
         self.audit = AuditTrail(self.outbox)
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
         self.part_routes: tuple[PartRoutes, ...] = (
@@ -74,7 +76,7 @@ class Durable:
         self._action_problems: list[str] = []
 
     def _all(self) -> Iterator[Part]:
-        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
+        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.retention, self.jobs)
         yield from (self.processes, self.files, self.entry_tables)
 
     def note_declarations(
@@ -216,6 +218,11 @@ class WithDurableWork:
     def scheduled(self) -> Scheduled:
         """Fields that change when their time has come."""
         return self._durable.scheduled
+
+    @property
+    def retention(self) -> RetentionSweeps:
+        """Removes the records that their models keep no longer."""
+        return self._durable.retention
 
     @property
     def files(self) -> Files:

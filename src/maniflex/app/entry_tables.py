@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,11 @@ class EntryTables:
     def services(self) -> Sequence[Service]:
         """The sweepers, where there is anything to sweep."""
         return [service for service in (self._sweeper, self._pruner) if service is not None]
+
+    async def prune(self, until: Callable[[], bool]) -> dict[str, int]:
+        """Remove all versions and records of audit trails that are too old; what went, by model."""
+        counts = {} if self._pruner is None else await self._pruner.prune_all(until)
+        return counts if self._sweeper is None else counts | await self._sweeper.prune_logs(until)
 
     def beside_rows(self, adapter: Adapter) -> Sequence[ModelSql]:
         """The tables that entries need in a database besides the server's own."""

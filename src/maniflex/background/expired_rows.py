@@ -7,8 +7,8 @@ Records of audit trails count until they are removed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from maniflex._clock import Clock
@@ -35,6 +35,7 @@ class KeptHistory:
     records: ModelSql
     keep: timedelta
     position: str = ""  # up to where this pass has come
+    removed: int = 0
 
 
 class HistoryPruner(Loop):
@@ -50,6 +51,16 @@ class HistoryPruner(Loop):
         """One batch of each history; True while a pass has not come to its end."""
         return any([await self._prune(one) for one in self._histories])
 
+    async def prune_all(self, until: Callable[[], bool]) -> dict[str, int]:
+        """One pass over each history to its end, or until it is asked to stop; what went, by model."""
+        counts: dict[str, int] = {}
+        for one in [replace(one, position="") for one in self._histories]:
+            while not until() and await self._prune(one):
+                pass
+            if one.removed:
+                counts[one.history.meta.name] = one.removed
+        return counts
+
     async def _prune(self, one: KeptHistory) -> bool:
         horizon = self.clock.now() - one.keep
         row = await one.adapter.fetch_one(last_of_stretch(one.history, horizon, one.position, BATCH))
@@ -57,7 +68,7 @@ class HistoryPruner(Loop):
         if last is None:
             one.position = ""
             return False
-        await one.adapter.execute(
+        one.removed += await one.adapter.execute(
             delete_old_versions(one.history, one.records, horizon, one.position, str(last))
         )
         one.position = str(last)
@@ -94,9 +105,19 @@ class ExpiredRows(Loop):
             await adapter.execute(delete_expired(table, adapter.dialect, before, BATCH))
             for adapter, table in self._tables
         ]
-        horizon = self.clock.now() - self._keep_logs
-        counts += [
-            await adapter.execute(delete_expired(table, adapter.dialect, horizon, BATCH, "timestamp"))
-            for adapter, table in self._logs
-        ]
+        counts += [await self._prune_log(adapter, table) for adapter, table in self._logs]
         return max(counts, default=0) >= BATCH
+
+    async def prune_logs(self, until: Callable[[], bool]) -> dict[str, int]:
+        """Remove all old records of audit trails, or some if it is asked to stop; what went, by model."""
+        counts: dict[str, int] = {}
+        for adapter, table in self._logs:
+            count = BATCH
+            while count >= BATCH and not until():
+                count = await self._prune_log(adapter, table)
+                counts[table.name] = counts.get(table.name, 0) + count
+        return {name: count for name, count in counts.items() if count}
+
+    async def _prune_log(self, adapter: Adapter, table: ModelMeta) -> int:
+        horizon = self.clock.now() - self._keep_logs
+        return await adapter.execute(delete_expired(table, adapter.dialect, horizon, BATCH, "timestamp"))

@@ -1,4 +1,4 @@
-"""`maniflex sweep module:server`: serve the scheduled fields that are due and remove files, once."""
+"""`maniflex sweep module:server`: serve scheduled fields, remove files and what is kept no longer, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maniflex.cli.output import Progress
 from maniflex.cli.process import load_sealed, run_once, stop_early
 from maniflex.files.cleaner import CleanReport
 
-_PARTS = ("scheduled", "files")
+_PARTS = ("scheduled", "files", "retention")
 
 
 def _read_parts(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -29,9 +29,11 @@ def _read_parts(context: click.Context, parameter: click.Parameter, text: str | 
 
 @click.command(epilog="Example: maniflex sweep app:server")
 @click.argument("target", metavar="MODULE:SERVER")
-@click.option("--only", callback=_read_parts, metavar="PARTS", help="Of scheduled,files; all without it.")
+@click.option(
+    "--only", callback=_read_parts, metavar="PARTS", help="Of scheduled,files,retention; all without it."
+)
 def sweep(target: str, only: tuple[str, ...]) -> None:
-    """Change or delete the records whose scheduled fields are due, and remove files that were given up.
+    """Serve scheduled fields that are due; remove files that were given up, and what is kept no longer.
 
     Ends with 1 when something went wrong.
     """
@@ -54,6 +56,7 @@ class _Sweep:
         self.stopping = False
         self._records: Report | None = None
         self._files: CleanReport | None = None
+        self._retention: Report | None = None
 
     def stop(self) -> bool:
         """Begin no other batch; False when there is none yet that could come to its end."""
@@ -64,16 +67,22 @@ class _Sweep:
         self._begun = True
         if "scheduled" in self._parts:
             self._records = await self._sweep_records()
+        if "retention" in self._parts and not self.stopping:
+            self._retention = await self._remove_old()
         if "files" in self._parts and self._server.files.has_storage and not self.stopping:
             self._files = await self._server.files.sweep()
 
     @property
     def has_failed(self) -> bool:
-        return any(report is not None and report.failed for report in (self._records, self._files))
+        return any(
+            report is not None and report.failed for report in (self._records, self._retention, self._files)
+        )
 
     def print_summary(self) -> None:
         if self._records is not None:
             _print_summary(self._records)
+        if self._retention is not None and (self._retention.per_model or self._parts == ("retention",)):
+            _print_summary(self._retention, "retention: ")
         if self._files is not None:
             print_clean_report(self._files)
 
@@ -87,8 +96,17 @@ class _Sweep:
             runner = self._server.scheduled.runner(on_delete=hook, on_set_field=hook)
             return await runner.sweep(until=lambda: self.stopping)
 
+    async def _remove_old(self) -> Report:
+        with Progress("old records") as progress:
 
-def _print_summary(report: Report) -> None:
+            def count(*about: object) -> None:
+                progress.one_more()
+
+            hook = count if progress.shown else None
+            return await self._server.retention.sweep(until=lambda: self.stopping, on_delete=hook)
+
+
+def _print_summary(report: Report, about: str = "") -> None:
     for name, part in sorted(report.per_model.items()):
         click.echo(f"{name}: {part.deleted} deleted, {part.updated} updated, {part.skipped} skipped")
     for failure in report.errors:
@@ -96,7 +114,7 @@ def _print_summary(report: Report) -> None:
         click.echo(f"{where}: {failure.message}", err=True)
     more = ", more is due" if report.truncated else ""
     click.echo(
-        f"{report.deleted} deleted, {report.updated} updated, {report.skipped} skipped,"
+        f"{about}{report.deleted} deleted, {report.updated} updated, {report.skipped} skipped,"
         f" {report.failed} failed{more}"
     )
 

@@ -610,13 +610,19 @@ def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_p
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
 def scheduler(target: str, probe_port: int | None) -> None:
-    """Fire schedules and sweep scheduled fields until it is interrupted."""
+    """Fire schedules, and sweep scheduled fields and what is kept no longer, until it is interrupted."""
     server = load_sealed(target)
 
     def services() -> Sequence[Service]:
-        parts = [*server.schedules.services(), *server.scheduled.services()]
+        parts = [
+            *server.schedules.services(),
+            *server.scheduled.services(),
+            *server.retention.services(),
+        ]
         if not parts:
-            raise click.ClickException("there is nothing to wait for: no schedule, no scheduled field")
+            raise click.ClickException(
+                "there is nothing to wait for: no schedule, no scheduled field, no retention"
+            )
         return parts
 
     run_services(server, services, "scheduler", probe_port)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from maniflex._caller import Source
+from maniflex._caller import Source, caller
 from maniflex.db import write_seam
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
@@ -140,19 +140,28 @@ async def remove_all(
 async def undeletable_ids(store: Store, ids: Sequence[str], tx: Tx) -> set[str]:
     """The ids of rows that surely cannot be deleted with the others; there may be more."""
     ids_in_use: set[str] = set()
+    by_rule = _spares_held()
     cascades = any(link.action is OnDelete.CASCADE for link in store.links)
     for link in store.links:
         model, key = link.store.sql, link.key
-        if link.action is not OnDelete.RESTRICT and link.store.meta.locks:
-            ids_in_use.update(
-                row[0] for row in await tx.fetch(sql.parents_in_use(model, key, ids, locked=True))
-            )
+        if link.action is not OnDelete.RESTRICT and _has_fixed_rows(link.store.meta, by_rule):
+            query = sql.parents_in_use(model, key, ids, locked=True, held=by_rule)
+            ids_in_use.update(row[0] for row in await tx.fetch(query))
         elif link.action is OnDelete.RESTRICT and not cascades:
             apart = link.store is store
             ids_in_use.update(
                 row[0] for row in await tx.fetch(sql.parents_in_use(model, key, ids, apart=apart))
             )
     return ids_in_use
+
+
+def _spares_held() -> bool:
+    """Whether `retention_hold` keeps records from what deletes now: from rules, not from people."""
+    return caller().source in (Source.RETENTION, Source.ERASURE)
+
+
+def _has_fixed_rows(meta: ModelMeta, spares_held: bool) -> bool:
+    return bool(meta.locks) or (spares_held and meta.hold is not None)
 
 
 def deletion(meta: ModelMeta, now: datetime) -> dict[str, Any]:
@@ -171,6 +180,7 @@ class _Removal:
         self._open: list[tuple[Link, Sequence[str]]] = []
         self._restricted: list[tuple[Link, Sequence[str]]] = []
         self._touched = False
+        self._spares_held = _spares_held()
 
     async def run(self, store: Store, ids: Sequence[str], *, physically: bool = False) -> None:
         try:
@@ -234,7 +244,7 @@ class _Removal:
         for link in links:
             if link.action is OnDelete.RESTRICT:
                 await self._restrict(store, link, ids)
-            elif link.store.meta.locks:
+            elif _has_fixed_rows(link.store.meta, self._spares_held):
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True
         if store.seam.needs_rows:
@@ -272,7 +282,9 @@ class _Removal:
         self._restricted.append((link, [row[0] for row in rows]))
 
     async def _refuse_if_held(self, link: Link, parents: Sequence[str], *, locked: bool = False) -> None:
-        if await self._tx.fetch_one(sql.parents_in_use(link.store.sql, link.key, parents, locked=locked)):
+        with_held = locked and self._spares_held
+        query = sql.parents_in_use(link.store.sql, link.key, parents, locked=locked, held=with_held)
+        if await self._tx.fetch_one(query):
             raise await self._refusal(link, parents)
 
     async def _refusal(self, link: Link, parents: Sequence[str]) -> DeleteRestricted:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from maniflex._callables import explain_class
 from maniflex.config import Limits
@@ -73,6 +73,23 @@ class TypedSelect(str):
     __slots__ = ()
 
 
+RetentionAction = Literal["delete", "soft_delete"]
+
+
+@explain_class
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long records are kept: `after` this time `since` a moment of theirs, `action` is done to them.
+
+    Of records whose fields do not have the values of `where`, the rule says nothing.
+    """
+
+    after: str | timedelta
+    since: str = "created_at"
+    action: RetentionAction = "delete"
+    where: Mapping[str, Any] | None = None
+
+
 @explain_class
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
@@ -88,6 +105,9 @@ class ModelOptions:
     history_restore: bool | None = None
     history_scope: str | Sequence[str] | None = None
     history_retention: str | timedelta | None = None
+    retention: str | timedelta | Retention | Sequence[Retention] | None = None
+    deleted_retention: str | timedelta | None = None
+    retention_hold: str | None = None
     indices: Sequence[Index | Sequence[str]] | None = None
     export: bool | None = None
     max_export_rows: int | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
@@ -275,6 +276,8 @@ class FieldSchedule:
     from_: Any = None
     conditional: bool = False  # `from_` was given: None is a value like any other
     where: FieldValues = ()
+    after: timedelta = timedelta(0)  # how long behind its time a record is due, by `retention=`
+    unless: str = ""  # a bool field that keeps a record, by `retention_hold=`
 
     @property
     def where_beside_target(self) -> FieldValues:

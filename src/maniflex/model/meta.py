@@ -17,11 +17,13 @@ from maniflex.model.declared import Kind as Kind
 from maniflex.model.declared import ModelOptions as ModelOptions
 from maniflex.model.declared import OnDelete as OnDelete
 from maniflex.model.declared import RelationKind as RelationKind
+from maniflex.model.declared import Retention as Retention
 from maniflex.model.declared import SoftDelete as SoftDelete
 from maniflex.model.declared import TypedSelect as TypedSelect
 
 if TYPE_CHECKING:
     from maniflex.model.base import Model
+    from maniflex.model.field import FieldSchedule
     from maniflex.model.validate import Validator
 
 
@@ -138,6 +140,8 @@ class ModelMeta:
     validator: Validator
     by_name: Mapping[str, FieldMeta]
     by_api: Mapping[str, FieldMeta]
+    retention: tuple[FieldSchedule, ...] = ()  # when its records go by themselves, and how
+    hold: str | None = None  # the bool attribute that keeps a record from retention
     # Attributes that catalogue entries fill in new records; known once the entries are placed.
     filled_by_entries: set[str] = field(default_factory=set)
 

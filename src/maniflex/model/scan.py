@@ -36,6 +36,7 @@ from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options,
 from maniflex.model.core_schema import definitions_of, model_fields, roundtrip_problems
 from maniflex.model.field import (
     FLAGS,
+    FieldSchedule,
     FieldSpec,
     LocaleString,
     file_name_problem,
@@ -44,6 +45,7 @@ from maniflex.model.field import (
 )
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.relation import reference_name
+from maniflex.model.retention import DeclaredFields, read_retention
 from maniflex.model.validate import Validator
 from maniflex.model.value_rules import Rules, json_reader
 
@@ -86,7 +88,8 @@ class _Scan:
         _set_loaders(self.cls, self.fields.values())
         locks = self._locks(columns, validator)
         self._settle_schedules(validator, soft_delete)
-        meta = self._meta(validator, soft_delete, locks)
+        retention, hold = self._retention(validator, soft_delete)
+        meta = replace(self._meta(validator, soft_delete, locks), retention=retention, hold=hold)
         self._check_options(soft_delete)
         self._check_query(soft_delete, locks)
         return meta, self.problems
@@ -390,6 +393,21 @@ class _Scan:
                     for value in wanted
                 )
         return MappingProxyType(conditions)
+
+    def _retention(
+        self, validator: Validator, soft_delete: SoftDelete | None
+    ) -> tuple[tuple[FieldSchedule, ...], str | None]:
+        def fit(field: FieldMeta, value: Any) -> Any:
+            return self._fit_value(field.name, value, "value of retention", validator)
+
+        declared_fields = DeclaredFields(
+            self._find,
+            self.unknown,
+            fit,
+            soft_delete,
+            lambda text: self.problems.append(f"{self.name}: {text}"),
+        )
+        return read_retention(self.options, declared_fields)
 
     def _settle_schedule(
         self, owner: str, schedule: dict[str, Any], validator: Validator, soft_delete: SoftDelete | None

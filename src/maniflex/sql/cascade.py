@@ -107,22 +107,29 @@ def parents_in_use(
     *,
     apart: bool = False,
     locked: bool = False,
+    held: bool = False,
 ) -> Sql:
-    """Which of `parents` live rows refer to; `apart` from themselves, or only rows in a locked state."""
+    """Which of `parents` live rows refer to; `apart` from themselves, or only rows in a locked state.
+
+    With `held`, also those in a locked state that their `retention_hold` keeps.
+    """
     statement = model.shapes.get(
-        ("parents_in_use", key, apart, locked, shape((), scope)),
+        ("parents_in_use", key, apart, locked, held, shape((), scope)),
         _parents_in_use,
         model,
         key,
         scope,
         apart,
         locked,
+        held,
     )
     arguments = values(model, (), scope, statement.order)
     return statement.bind({**arguments, **model.lock_values, _IDS: list_value(model.dialect, parents)})
 
 
-def _parents_in_use(model: ModelSql, key: str, scope: Scope, apart: bool, locked: bool) -> Compiled:
+def _parents_in_use(
+    model: ModelSql, key: str, scope: Scope, apart: bool, locked: bool, held: bool
+) -> Compiled:
     column = model.at(model.table, key)
     conditions = [
         one_of(model.dialect, column, _IDS),
@@ -133,7 +140,10 @@ def _parents_in_use(model: ModelSql, key: str, scope: Scope, apart: bool, locked
         conditions.append(one_of(model.dialect, model.id, _IDS, negated=True))
     if locked:
         states = [model.column(model.meta.by_name[lock.field]) for lock in model.meta.locks]
-        conditions.append(sa.or_(*[state == sa.bindparam(f"{LOCK}{i}") for i, state in enumerate(states)]))
+        states_at_rest = [state == sa.bindparam(f"{LOCK}{i}") for i, state in enumerate(states)]
+        if held and model.meta.hold is not None:
+            states_at_rest.append(model.column(model.meta.by_name[model.meta.hold]).is_(sa.true()))
+        conditions.append(sa.or_(*states_at_rest))
     return compile_statement(sa.select(column).where(*conditions).distinct(), model.dialect)
 
 

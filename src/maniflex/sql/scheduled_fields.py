@@ -42,7 +42,7 @@ def take(
     statement = model.shapes.get(("take", schedule_index, whole), _take, model, schedule_index, whole)
     key = _start(model, schedule_index, now) if after is None else after
     arguments = {f"{_AFTER}{i}": part for i, part in enumerate(key)}
-    return statement.bind({**arguments, _NOW: _instant(model, now), _MOST: most})
+    return statement.bind({**arguments, _NOW: _due_until(model, schedule_index, now), _MOST: most})
 
 
 def _take(model: ModelSql, schedule_index: ScheduleIndex, whole: bool) -> Compiled:
@@ -64,7 +64,7 @@ def _rows(model: ModelSql, waiting: Waiting, whole: bool) -> sa.Select[Any]:
 def count_due(model: ModelSql, schedule_index: ScheduleIndex, now: datetime, most: int) -> Sql:
     """How many rows are due; it stops counting at `most`."""
     statement = model.shapes.get(("count_due", schedule_index), _count_due, model, schedule_index)
-    return statement.bind({_NOW: _instant(model, now), _MOST: most})
+    return statement.bind({_NOW: _due_until(model, schedule_index, now), _MOST: most})
 
 
 def _count_due(model: ModelSql, schedule_index: ScheduleIndex) -> Compiled:
@@ -81,7 +81,9 @@ def take_again(
     statement = model.shapes.get(
         ("take_again", schedule_index, whole), _take_again, model, schedule_index, whole
     )
-    return statement.bind({_NOW: _instant(model, now), _IDS: list_value(model.dialect, ids)})
+    return statement.bind(
+        {_NOW: _due_until(model, schedule_index, now), _IDS: list_value(model.dialect, ids)}
+    )
 
 
 def _take_again(model: ModelSql, schedule_index: ScheduleIndex, whole: bool) -> Compiled:
@@ -95,7 +97,7 @@ def change(
 ) -> Sql:
     """Set the field of those of the rows that are still due; gives their ids."""
     statement = model.shapes.get(("change", schedule_index), _change, model, schedule_index)
-    arguments = {_NOW: _instant(model, now), "updated_at": _instant(model, stamp)}
+    arguments = {_NOW: _due_until(model, schedule_index, now), "updated_at": _instant(model, stamp)}
     target = model.meta.by_name[schedule_index.schedule.target]
     arguments[target.name] = model.encode(target, schedule_index.schedule.to)
     return statement.bind({**arguments, _IDS: list_value(model.dialect, ids)})
@@ -116,6 +118,11 @@ def _start(model: ModelSql, schedule_index: ScheduleIndex, now: datetime) -> Pla
     """Before the first row; where a later time leads the order, that time is still to come."""
     leading = (_LONG_AGO,) if schedule_index.rival is None else (now, _LONG_AGO)
     return (*[_instant(model, moment) for moment in leading], "")
+
+
+def _due_until(model: ModelSql, schedule_index: ScheduleIndex, now: datetime) -> Any:
+    """The latest time that is due now."""
+    return _instant(model, now - min(schedule_index.schedule.after, now - _LONG_AGO))
 
 
 def _instant(model: ModelSql, moment: datetime) -> Any:

@@ -55,6 +55,12 @@ def schedule_indexes(meta: ModelMeta) -> Iterator[ScheduleIndex]:
             yield ScheduleIndex(schedule, rivals, rival)
 
 
+def retention_indexes(meta: ModelMeta) -> Iterator[ScheduleIndex]:
+    """Every index of the rules by which records of a model go."""
+    for schedule in meta.retention:
+        yield ScheduleIndex(schedule)
+
+
 def _rivals(meta: ModelMeta, schedule: FieldSchedule) -> Iterator[Rival]:
     wins_ties = False
     for other in schedules(meta):
@@ -115,6 +121,8 @@ class Waiting:
             yield marker.is_(None) if soft_delete.timestamp else marker.is_(sa.false())
         for lock in self._meta.locks:
             yield self._unlike(lock.field, lock.value)
+        if self._schedule_index.schedule.unless:
+            yield self._unlike(self._schedule_index.schedule.unless, True)
         yield from self._holds(self._schedule_index.schedule.where)
 
     def _holds(self, where: FieldValues) -> Iterator[Condition]:

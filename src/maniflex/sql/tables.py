@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, TableRules
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, order_column
-from maniflex.sql.scheduled_indexes import Waiting, schedule_indexes
+from maniflex.sql.scheduled_indexes import Waiting, retention_indexes, schedule_indexes
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition; its number
@@ -154,7 +155,8 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
         live = _live_rows(meta, table) if unique else None
         index_columns = [table.c[order_columns.get(n, n)] for n in names]
         sa.Index(name, *index_columns, unique=unique, postgresql_where=live, sqlite_where=live)
-    for number, schedule_index in enumerate(schedule_indexes(meta), 1):
+    indexes_of_sweeps = chain(schedule_indexes(meta), retention_indexes(meta))
+    for number, schedule_index in enumerate(indexes_of_sweeps, 1):
         _index_what_waits(Waiting(meta, schedule_index, table, dialect), table, dialect, number)
     return table
 
@@ -175,6 +177,8 @@ def _index_what_waits(waiting: Waiting, table: sa.Table, dialect: Dialect, numbe
     columns, condition = waiting.order, waiting.condition
     name = index_name("due", table.name, *(c.name for c in columns[:-1]), _digest(text))
     info = {NAMED_BY_CONDITION: number}
+    if any(index.name == name for index in table.indexes):  # two rules of one field that differ in time
+        return
     sa.Index(name, *columns, postgresql_where=condition, sqlite_where=condition, info=info)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -94,6 +94,15 @@ class Report:
     def changed(self) -> int:
         """Records that were deleted or updated."""
         return self.deleted + self.updated
+
+    def with_deleted(self, counts: Mapping[str, int]) -> Report:
+        """The report together with rows of further tables that were deleted, by model."""
+        per_model = dict(self.per_model)
+        for name, count in counts.items():
+            part = per_model.get(name, ModelReport())
+            per_model[name] = replace(part, deleted=part.deleted + count)
+        deleted = self.deleted + sum(counts.values())
+        return replace(self, deleted=deleted, per_model=MappingProxyType(per_model))
 
     def as_json(self) -> dict[str, Any]:
         """The report in plain types, as the result of a run has it."""

@@ -1,10 +1,10 @@
-"""The runner: serves every record whose time has come, once or again and again."""
+"""The runner: serves every record whose time has come, by a field of its own or by the rules of its model."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,12 +42,30 @@ from maniflex.model.field import FieldSchedule, ScheduledAction
 from maniflex.model.meta import ModelMeta
 from maniflex.sql import scheduled_fields
 from maniflex.sql.scheduled_fields import Place, count_due
-from maniflex.sql.scheduled_indexes import ScheduleIndex, schedule_indexes
+from maniflex.sql.scheduled_indexes import ScheduleIndex, retention_indexes, schedule_indexes
 from maniflex.sql.statement import Sql
 
 
+@dataclass(frozen=True, slots=True)
+class SweepKind:
+    """Which records a sweep is about, and how its changes are called."""
+
+    name: str
+    source: Source
+    counter: Callable[[str], str]  # the name of the number of records that were deleted, skipped, …
+    indexes: Callable[[ModelMeta], Iterable[ScheduleIndex]]
+
+
+SCHEDULED_FIELDS = SweepKind(
+    "scheduled fields", Source.SWEEP, lambda what: f"scheduled_{what}_total", schedule_indexes
+)
+RETENTION = SweepKind(
+    "retention", Source.RETENTION, lambda what: f"retention_{what}_total", retention_indexes
+)
+
+
 class Runner:
-    """Sweeps every model with scheduled fields; any number of them may run side by side.
+    """Sweeps every model with scheduled fields, or with rules of retention; any number may run side by side.
 
     `max_batches` bounds the batches of one sweep for each schedule; without it a sweep ends when
     no record is left that was due at its beginning.
@@ -64,6 +82,7 @@ class Runner:
         on_delete: OnDelete | None = None,
         on_set_field: OnSetField | None = None,
         subscribers: Subscribers | None = None,
+        kind: SweepKind = SCHEDULED_FIELDS,
     ) -> None:
         batch = environment.config.sweep_batch_size if batch is None else batch
         if batch < 1 or (max_batches is not None and max_batches < 1):
@@ -74,20 +93,28 @@ class Runner:
         if on_set_field is not None:
             subscribers = replace(subscribers, on_set_field=[*subscribers.on_set_field, on_set_field])
         self._settings = SweepSettings(
-            clock or environment.clock, environment.logger, batch, max_batches, subscribers
+            clock or environment.clock, environment.logger, batch, max_batches, subscribers, kind.source
         )
+        self._kind = kind
         self._metrics = environment.metrics
         self._targets = [
-            Target(s, index) for s in environment.stores.values() for index in schedule_indexes(s.meta)
+            Target(s, index) for s in environment.stores.values() for index in kind.indexes(s.meta)
         ]
         self._places: dict[Target, Place] = {}
         self._broken: set[Target] = set()
         self._failed: set[Target] = set()
         self.last_report: tuple[datetime, Report] | None = None  # of this process, and when it began
-        self._ticker = _SweepLoop(self, interval or environment.config.sweep_interval, self._settings)
+        self._ticker = _SweepLoop(
+            self, kind.name, interval or environment.config.sweep_interval, self._settings
+        )
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether any model has records that it might serve."""
+        return bool(self._targets)
 
     async def start(self) -> None:
-        """Sweep now and every `interval` from now on; without scheduled fields, do nothing."""
+        """Sweep now and every `interval` from now on; with nothing to serve, do nothing."""
         if self._targets:
             await self._ticker.start()
 
@@ -153,13 +180,12 @@ class Runner:
         for model, part in report.per_model.items():
             for name in ("deleted", "updated", "skipped", "failed"):
                 if getattr(part, name):
-                    self._metrics.add(f"scheduled_{name}_total", getattr(part, name), model=model)
+                    self._metrics.add(self._kind.counter(name), getattr(part, name), model=model)
 
 
 class _SweepLoop(Loop):
-    name = "scheduled fields"
-
-    def __init__(self, runner: Runner, interval: timedelta, settings: SweepSettings) -> None:
+    def __init__(self, runner: Runner, name: str, interval: timedelta, settings: SweepSettings) -> None:
+        self.name = name
         super().__init__(settings.clock, interval, settings.logger)
         self._runner = runner
 
@@ -167,7 +193,8 @@ class _SweepLoop(Loop):
         report = await self._runner.sweep(until=lambda: self.stopping)
         if report.changed or report.failed:
             self.logger.info(
-                "scheduled fields: deleted %d, updated %d, skipped %d, failed %d",
+                "%s: deleted %d, updated %d, skipped %d, failed %d",
+                self.name,
                 *(report.deleted, report.updated, report.skipped, report.failed),
             )
         if self._runner.broken:
@@ -210,6 +237,7 @@ class SweepSettings:
     batch: int
     most: int | None  # batches per index
     subscribers: Subscribers
+    source: Source
 
 
 class IndexSweep:
@@ -255,7 +283,8 @@ class IndexSweep:
 
     async def _batch(self) -> bool:
         self._batches += 1
-        with speak_as(Caller(source=Source.SWEEP)):
+        self._now = min(self._now, self._settings.clock.now())  # a clock that was set back was wrong before
+        with speak_as(Caller(source=self._settings.source)):
             due_rows, changed_ids = await self._serve()
         if due_rows:
             self._place = self._key(due_rows[-1])
