@@ -229,7 +229,10 @@ class Composer:
         handler: Handler | None = None
         run: list[Default] = []
         later: list[Middleware] = []
+        openers = [middleware for _, middleware, _ in links if isinstance(middleware, AuthEntry)]
         for label, middleware, default in reversed(links):
+            if isinstance(middleware, Entry) and any(one.silences(middleware) for one in openers):
+                continue  # as the description of the route says
             if middleware is not None:
                 later.insert(0, middleware)
                 if isinstance(middleware, AuthEntry):

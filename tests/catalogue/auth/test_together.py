@@ -14,6 +14,7 @@ import pytest
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, belongs_to, field
 from maniflex.middleware import auth
 from maniflex.pipeline.entry import Entry
+from maniflex.testing import client
 from tests.catalogue.auth.kit import (
     OTHER_SECRET,
     SECRET,
@@ -438,3 +439,33 @@ async def test_a_401_names_every_scheme_that_the_route_takes(sqlite_url: str) ->
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
     async with serving(guarded, sqlite_url) as http:
         assert (await http.get("/api/posts")).headers["www-authenticate"] == "Bearer, ApiKey"
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [auth.require_auth(), auth.require_role("admin"), auth.require_scope("notes")],
+    ids=["identity", "role", "scope"],
+)
+async def test_a_guard_of_all_routes_leaves_the_way_to_sign_in_open(guard: Any) -> None:
+    """Nobody is known there yet; the same guard still keeps everything else."""
+    server = Server()
+    server.register(Note)
+    tokens = auth.Tokens(SECRET, issuer="notes")
+
+    async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
+        return AuthInfo(user_id="ada", roles=["admin"], scopes=["notes"])
+
+    tokens.mount(server, login=log_in)
+    server.pipeline.auth.register(tokens.bearer())
+    server.pipeline.auth.register(guard)
+    async with client(server) as http:
+        error_of(await http.get("/api/notes"), 401, "UNAUTHORIZED")
+        error_of(await http.post("/api/auth/logout"), 401, "UNAUTHORIZED")
+        pair = data_of(await http.post("/api/auth/login", json={"email": "ada", "password": "x"}))
+        pair = data_of(
+            await http.post("/api/auth/refresh", json={"refresh_token": pair["refresh_token"]}),
+        )
+        headers = {"authorization": f"Bearer {pair['access_token']}"}
+        assert (await http.get("/api/notes", headers=headers)).status_code == 200
+        login = (await http.get("/api/openapi.json")).json()["paths"]["/api/auth/login"]["post"]
+        assert "403" not in login["responses"]

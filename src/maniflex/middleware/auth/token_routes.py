@@ -28,7 +28,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import ANYWHERE, AuthEntry, Entry, EntryDocs, Kept, Seat, answer_header
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import ACTION, AuthPart, Next, demands_identity, takes
+from maniflex.pipeline.registration import ACTION, AuthPart, Next, demands_identity, part_of, takes
 from maniflex.pipeline.response import Response
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TokensAnswer(AccessAnswer):
 
 
 class OpenRoute(AuthEntry):
-    """Lets a route be reached without an identity, past every authenticator: it makes identities itself."""
+    """Lets a route be reached without an identity, past authenticators and guards: it makes identities."""
 
     name = "auth.Tokens"
     homes: ClassVar = {ACTION: ANYWHERE}
@@ -104,7 +104,8 @@ class OpenRoute(AuthEntry):
         return self._docs
 
     def silences(self, other: Entry) -> bool:
-        return demands_identity(other) or (self.needs_no_csrf and is_csrf(other))
+        judges_callers = part_of(other) is AuthPart.GUARD
+        return demands_identity(other) or judges_callers or (self.needs_no_csrf and is_csrf(other))
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         # An expired token that a client sends along must not keep it from getting a new one.
