@@ -29,7 +29,6 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.doctor.check import Ignore
 from maniflex.errors import DeclarationError
-from maniflex.features.history_options import keep_histories
 from maniflex.http.access_log import with_access_log
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Observed, Surroundings
@@ -48,7 +47,6 @@ from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder
 from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.reach import ReachedModels
-from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.parse import OwnParameters
 from maniflex.sql.model import ModelSql
@@ -307,8 +305,6 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
-    seats = (*placement.seats, *placement.other_seats)
-    keep_histories(stores, [str(entry.path) for entry, _ in seats if isinstance(entry, ScopeRule)])
     rules = ServerRules(stores, placement)
     runtime = _make_runtime(declaration, databases, stores, rules)
     metas = {store.meta.name: store.meta for store in stores.values()}
@@ -322,6 +318,7 @@ def _make_draft(
         models=models or (),
         is_readable=models is not None,
         databases=databases,
+        placement=placement,
         routes=RouteBuilder(runtime, composer, reached, declaration.computed),
         description=Description(
             RouteBuilder(runtime, spec_composer, reached, context=OpenAPIContext),

@@ -20,6 +20,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, ModelOptions, RelationKind
 from maniflex.model.registry import Registry
 from maniflex.openapi.serve import Description
+from maniflex.pipeline.entry import Placement
 from maniflex.pipeline.observation import Observation, Tracing
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
@@ -67,6 +68,7 @@ class ServerDraft:
     models: Sequence[ModelMeta]  # none when they could not be read
     is_readable: bool  # whether they could; without them, every mention of a model would look wrong
     databases: Databases
+    placement: Placement  # of the entries
     routes: RouteBuilder
     description: Description
     panel: Panel | None = None  # once its routes are made

@@ -26,7 +26,7 @@ from maniflex.features.files.feature import (
     prepare_file_routes,
 )
 from maniflex.features.history import history_endpoints
-from maniflex.features.history_options import history_problems, option_problems
+from maniflex.features.history_options import history_problems, keep_histories, option_problems
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.http.welcome import Welcome, pages_of
@@ -42,6 +42,7 @@ from maniflex.pipeline.model_routes import model_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline, acts_on_files, can_guard_files, takes
 from maniflex.pipeline.routes import Endpoint, operation_problems, serves
+from maniflex.pipeline.rules.scopes import ScopeRule
 
 if TYPE_CHECKING:
     from maniflex.admin.operations.parts import DurableParts
@@ -155,6 +156,11 @@ class Histories(Feature):
         models = {meta.name: meta for meta in draft.models}
         for meta in draft.models:
             yield from history_problems(meta, models)
+
+    def prepare(self, draft: ServerDraft) -> None:
+        seats = (*draft.placement.seats, *draft.placement.other_seats)
+        paths = [str(entry.path) for entry, _ in seats if isinstance(entry, ScopeRule)]
+        keep_histories(draft.routes.runtime.stores, paths)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         for meta in draft.stored_models:
