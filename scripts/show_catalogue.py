@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from maniflex.pipeline.registration import ACTION
-from tests.catalogue.factories import homes_of
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from tests.catalogue.factories import class_of, factories, sections  # noqa: E402
+from maniflex.pipeline.registration import ACTION  # noqa: E402
+from tests.catalogue.factories import class_of, factories, homes_of, sections  # noqa: E402
 
 PAGE = ROOT / "docs" / "catalogue" / "index.md"
 TABLE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)

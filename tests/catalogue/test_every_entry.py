@@ -8,12 +8,14 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
 
 from maniflex import Context, Operation
+from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.pipeline.entry import Entry, EntryDocs, describe_nothing
 from maniflex.pipeline.registration import ACTION, BESIDE_STEPS, At
 from tests.catalogue.factories import class_of, entry_classes, factories, homes_of, sections
@@ -32,21 +34,19 @@ from tests.kit.docs import DOCS
 from tests.kit.processes import ROOT
 
 NAMES = sorted(factories())
+STARTING = [name for name in NAMES if name not in SAMPLES or SAMPLES[name].starts]
 OPTIONAL = (
     *("jwt", "cryptography", "argon2", "bcrypt", "redis", "asyncpg", "re2", "openpyxl", "alembic", "jinja2"),
     *("nats", "aio_pika", "confluent_kafka", "boto3", "httpx"),
 )
 ARTICLE = sealed(Section, Article)["Article"]
 BRINGS_ANOTHER = {"auth.allow_public_read"}  # entry, which asks for an identity on writes
-# The refusals of rules for bodies are those that every write has; the sample of a filter is a constant;
+# A body that is too large and a conflict are refused by every write; the sample of a filter is a constant;
 # OPTIONS is not shown unless told; the sample of an envelope has no schema; an audit of reads refuses nothing
 # unless it is required.
 ADDS_NOTHING = {
     *("body.max_body_size", "body.reject_unknown_fields", "db.audit_reads", "db.force_filter"),
-    *("response.cors", "response.envelope"),
-    *(f"validate.{name}" for name in ("cross_field", "date_range", "exists", "forbidden_values")),
-    *(f"validate.{name}" for name in ("numeric_precision", "regex_field", "require_at_least_one")),
-    *(f"validate.{name}" for name in ("require_when", "unique_field")),
+    *("response.cors", "response.envelope", "validate.unique_field"),
 }
 Case = tuple[str, Any, dict[str, Any], str]  # step, entry, options of the registration, part of the refusal
 
@@ -66,9 +66,14 @@ def cases(name: str) -> Iterator[Case]:
         yield home, make(name, arguments), options, spelling
 
 
+def has_refusals_of_every_write(entry: Entry) -> bool:
+    """Whether it is a rule for bodies that refuses as the rules of fields do."""
+    return isinstance(entry, RuleEntry) and type(entry).codes is RuleEntry.codes
+
+
 def test_every_factory_has_a_sample_with_wrong_arguments() -> None:
     """A new factory needs its row in samples.py."""
-    assert [name for name in NAMES if name not in SAMPLES] == []
+    assert [name for name in NAMES if name not in SAMPLES] == [], "SAMPLES of tests/catalogue/samples.py"
     for name, factory in factories().items():
         wrong = [*SAMPLES[name].wrong, *misspelt(name, SAMPLES[name].right)]
         assert wrong or not inspect.signature(factory).parameters, f"{name}: no call of it is wrong"
@@ -84,7 +89,7 @@ def test_no_entry_hides_from_the_catalogue() -> None:
             assert f"{section}.{public}" in NAMES or not cls.homes.keys() - BESIDE_STEPS, cls
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLES or SAMPLES[name].starts])
+@pytest.mark.parametrize("name", STARTING)
 def test_a_right_call_starts(name: str) -> None:
     sample, server = SAMPLES[name], new_server()
     step, positions = next(iter(homes_of(name).items()))
@@ -144,7 +149,7 @@ def plain_document() -> dict[str, Any]:
     return asyncio.run(new_server().openapi())
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if SAMPLES[n].starts and not n.startswith("openapi.")])
+@pytest.mark.parametrize("name", [n for n in STARTING if not n.startswith("openapi.")])
 async def test_the_description_with_it_is_valid(name: str, plain_document: dict[str, Any]) -> None:
     """X15: and differs from the one without it, unless there is nothing to say."""
     sample, server = SAMPLES[name], new_server()
@@ -152,10 +157,11 @@ async def test_the_description_with_it_is_valid(name: str, plain_document: dict[
     entry = make(name, sample.right)
     register(server, step, entry, name, {"at": str(positions[0]), **sample.register})
     document = await server.openapi()
-    if (type(entry).docs is describe_nothing and name not in BRINGS_ANOTHER) or name in ADDS_NOTHING:
-        assert document == plain_document
+    is_silent = type(entry).docs is describe_nothing and name not in BRINGS_ANOTHER
+    if is_silent or has_refusals_of_every_write(entry) or name in ADDS_NOTHING:
+        assert document == plain_document, f"{name} changes the description"
     else:
-        assert document != plain_document
+        assert document != plain_document, f"{name} says nothing in the description: ADDS_NOTHING"
         some = {path: document["paths"][path] for path in ("/api/articles", "/api/articles/{id}")}
         validate({**document, "paths": some})
 
@@ -174,5 +180,12 @@ def test_the_index_has_a_row_for_every_entry() -> None:
     text = (DOCS / "catalogue" / "index.md").read_text()
     assert text == script["written"](text), "run scripts/show_catalogue.py"
     for name in NAMES:
-        [row] = [line for line in text.splitlines() if line.startswith(f"| [`{name}`](")]
+        rows = [line for line in text.splitlines() if line.startswith(f"| [`{name}`](")]
+        assert rows, f"{name} stands on no page of docs/catalogue"
+        [row] = rows
         assert row.endswith(". |"), row
+
+
+def test_the_script_of_the_index_needs_nothing_but_its_environment(tmp_path: Path) -> None:
+    code = f"import runpy; runpy.run_path({str(ROOT / 'scripts' / 'show_catalogue.py')!r})"  # writes nothing
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
