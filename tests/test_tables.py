@@ -24,6 +24,9 @@ import pytest
 import maniflex
 from maniflex import ModelOptions, errors
 from maniflex._tables import PartialTable
+from maniflex.admin.declare import Admin
+from maniflex.admin.panel import panel_routes
+from maniflex.app import features
 from maniflex.config import SETTINGS
 from maniflex.model.base import Model
 from maniflex.model.field import FIELD_OPTIONS, FILE_OPTIONS, FLAGS, SCHEDULED_OPTIONS, field, file, scheduled
@@ -167,6 +170,35 @@ def test_the_keywords_of_a_model_class_are_its_options() -> None:
 
     assert keywords.pop("abstract") == "bool"
     assert keywords == {option.name: option.type for option in fields(ModelOptions)}
+
+
+# -- capabilities and pages
+
+
+def test_every_capability_is_asked_by_the_server() -> None:
+    classes = {value for value in vars(features).values() if inspect.isclass(value)}
+    capabilities = {cls for cls in classes if issubclass(cls, features.Feature)} - {features.Feature}
+
+    assert {type(feature) for feature in features.FEATURES} == capabilities, "FEATURES of app/features.py"
+
+
+def test_every_page_of_a_module_stands_in_the_route_table_of_the_panel() -> None:
+    served = panel_routes(Admin())
+
+    lists = {
+        f"{module.__name__}.{name}": value
+        for module in modules()
+        for name, value in vars(module).items()
+        if module.__name__.startswith("maniflex.admin.") and name.endswith("ROUTES")
+    }
+    missing = [
+        f"{name}: {route.method} {route.path}"
+        for name, routes in lists.items()
+        for route in routes
+        if route not in served
+    ]
+    assert missing == [], "PAGES of admin/panel.py has not these routes"
+    assert len(lists) > 15
 
 
 # -- settings

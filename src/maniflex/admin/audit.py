@@ -319,4 +319,4 @@ async def people_names(visit: Visit, ids: Collection[str]) -> dict[str, str]:
     return names
 
 
-ROUTES = (show("/-/audit", show_audit),)
+ROUTES = (show("/-/audit", show_audit, link="audit"),)

@@ -95,6 +95,7 @@ class PanelParts:
         self.sessions = Sessions(self.runtime, admin.session_lifetime, admin.idle_timeout)
         self.superusers = Superusers(self.runtime)
         self.has_login = admin.auth != "pipeline" and not admin.allow_unauthenticated
+        self.linked_routes = [route for route in panel_routes(admin) if route.link]
         self._environment = make_environment(admin.templates)
 
     def render(self, template: str, **values: Any) -> str:
@@ -110,19 +111,18 @@ class PanelParts:
         return self.runtime.stores[meta.cls].adapter
 
 
-# The panel of a sealed server: its route table, and the way of a request from the browser to a
-# page.
+# The route table; the navigation shows those with a link in this order.
 
 
 PAGES: tuple[PanelRoute, ...] = (
     *entry.ROUTES,
     *dashboard.ROUTES,
     *search.ROUTES,
-    *views.ROUTES,
-    *audit.ROUTES,
+    *transfer_pages.ROUTES,
     *transfer_pages.EXPORT_ROUTES,
     *imports.ROUTES,
-    *transfer_pages.ROUTES,
+    *audit.ROUTES,
+    *views.ROUTES,
     *records.ROUTES,
     *records.REVEAL_ROUTES,
     *forms.ROUTES,
@@ -135,12 +135,9 @@ PAGES: tuple[PanelRoute, ...] = (
 
 def panel_routes(admin: Admin) -> list[PanelRoute]:
     """The routes of a panel: one that only shows has none that write."""
-    routes = [*PAGES, *dashboard.own_page_routes(admin.pages)]
-    routes += operations.ROUTES if admin.operations else ()
+    of_work = operations.ROUTES if admin.operations else ()
+    routes = [*of_work, *PAGES, *dashboard.own_page_routes(admin.pages)]
     return [route for route in routes if not (admin.read_only and route.writes)]
-
-
-# The panel of a sealed server: its routes, and the way of a request from the browser to a page.
 
 
 _HIDDEN = RouteDocs(hidden=True)

@@ -161,4 +161,4 @@ async def show_views(visit: Visit) -> Response:
     return await visit.page("views.html", ViewsView(rows=rows), title=visit.t("views"))
 
 
-ROUTES = (show("/-/views", show_views), own("/-/views", save_view))
+ROUTES = (show("/-/views", show_views, link="views"), own("/-/views", save_view))

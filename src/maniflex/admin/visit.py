@@ -38,11 +38,6 @@ THEME_COOKIE = "maniflex_admin_theme"
 ZONE_COOKIE = "maniflex_admin_zone"
 _YEAR = 365 * 24 * 3600
 _ADDRESS = "/?#[]@!$&'()*+,;=:%-._~"  # what is no text of an address, but its form
-# What the navigation shows below the models: keys of texts, and paths.
-_NAVIGATION: tuple[tuple[str, str], ...] = (("audit", "/-/audit"), ("views", "/-/views"))
-
-_OPERATIONS = (("operations", "/-/operations/"),)
-_TRANSFERS = (("transfers", "/-/transfers"),)
 
 
 @dataclass(eq=False)
@@ -306,12 +301,9 @@ class Visit:
         if own:
             groups.append(NavGroup(self.t("pages"), own))
         extra = [
-            NavItem(self.t(key), self.root + path, self.path.startswith(path))
-            for key, path in (
-                *(_OPERATIONS if self.sees_work else ()),
-                *(() if self.panel.admin.read_only else _TRANSFERS),
-                *_NAVIGATION,
-            )
+            NavItem(self.t(route.link), self.root + route.path, self.path.startswith(route.path))
+            for route in self.panel.linked_routes
+            if route.shows_link(self)
         ]
         if extra:
             groups.append(NavGroup(self.t("panel"), extra))
@@ -322,6 +314,10 @@ class Visit:
 
 
 Handler = Callable[["Visit"], Awaitable[Response]]
+
+
+def _shows_always(visit: Visit) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,11 +331,13 @@ class PanelRoute:
     is_open: bool = False  # it needs no session
     needs_token: bool = False  # of an open one: its form carries a token all the same
     most_bytes: int = 0  # of its form with files; 0: as `max_upload_size` says
+    link: str = ""  # the key of its text in the navigation below the models; empty: it has no link there
+    shows_link: Callable[[Visit], bool] = _shows_always
 
 
-def show(path: str, handler: Handler) -> PanelRoute:
+def show(path: str, handler: Handler, *, link: str = "") -> PanelRoute:
     """A page that is looked at."""
-    return PanelRoute("GET", path, handler)
+    return PanelRoute("GET", path, handler, link=link)
 
 
 def act(path: str, handler: Handler) -> PanelRoute:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from maniflex.doctor.check import DoctorReport
 
 
-class Feature(Protocol):
+class Feature:
     """One capability of a server; a class that derives from it says only what it has."""
 
     def models(self, declaration: Declaration) -> Iterable[tuple[type[Model], ModelOptions | None]]:

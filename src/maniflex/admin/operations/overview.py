@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -614,7 +614,9 @@ def _finding_row(finding: Finding) -> FindingRow:
 
 
 ROUTES = (
-    show(f"{ROOT}/", seeing(show_overview)),
+    replace(
+        show(f"{ROOT}/", seeing(show_overview), link="operations"), shows_link=lambda visit: visit.sees_work
+    ),
     show(ROOT, seeing(show_overview)),
     show(f"{ROOT}/numbers", seeing(show_numbers)),
     show(f"{ROOT}/plots", seeing(show_plots, all_tenants=True)),

@@ -556,7 +556,7 @@ EXPORT_ROUTES = (show("/{model}/export", export), act("/{model}/export", begin_e
 
 
 ROUTES = (
-    replace(show("/-/transfers", show_transfers), writes=True),
+    replace(show("/-/transfers", show_transfers, link="transfers"), writes=True),
     replace(show("/-/transfers/{id}", show_transfer), writes=True),
     replace(show("/-/transfers/{id}/refusals", download_refusals), writes=True),
     replace(show("/-/transfers/{id}/file", download_file), writes=True),
