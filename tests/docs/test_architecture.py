@@ -7,7 +7,7 @@ from inspect import isfunction
 
 import pytest
 
-from maniflex.app.features import Feature
+from maniflex.app.features import FEATURES, Feature
 from tests.kit.processes import ROOT
 
 PAGE = (ROOT / "docs" / "contribute" / "architecture.md").read_text()
@@ -31,3 +31,10 @@ def test_every_file_that_is_named_exists(file: str) -> None:
 def test_the_questions_of_the_page_are_those_that_features_answer() -> None:
     questions = [name for name, value in vars(Feature).items() if isfunction(value) and name[0] != "_"]
     assert sorted(re.findall(r"^\| `(\w+)\(", PAGE, re.MULTILINE)) == sorted(questions)
+
+
+def test_the_page_names_every_capability_in_the_order_of_the_list() -> None:
+    names = [type(feature).__name__ for feature in FEATURES]
+    sentence = PAGE.split("`FEATURES` in `app/features.py`: ")[1].partition(". ")[0]
+
+    assert re.findall(r"`(\w+)`", sentence) == names

@@ -557,8 +557,8 @@ def _condition(history: ModelMeta, item: Filter, models: Models) -> Forced | Nar
         return Forced(name, item.op, item.value, item.field.kind, history.name, models)
     record = history.relations[RECORD]
     if isinstance(item, AnyOf):
-        return Narrowed(AnyOf(tuple(_behind(record, one) for one in item.conditions)), history.name)
-    return Narrowed(_behind(record, item), history.name)
+        return Narrowed(AnyOf(tuple(_reach_through(record, one) for one in item.conditions)), history.name)
+    return Narrowed(_reach_through(record, item), history.name)
 
 
 def _leads_to_one(item: Compare) -> bool:
@@ -567,7 +567,7 @@ def _leads_to_one(item: Compare) -> bool:
     return is_value and all(relation.kind is RelationKind.BELONGS_TO for relation in item.path)
 
 
-def _behind(record: RelationMeta, item: Compare) -> Compare:
+def _reach_through(record: RelationMeta, item: Compare) -> Compare:
     return replace(item, path=(record, *item.path))
 
 

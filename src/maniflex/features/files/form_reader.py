@@ -128,7 +128,7 @@ class _Reading:
             first = await anext(chunks, None)
             if first is None and not part.filename:
                 return  # an input of a page that nothing was chosen in
-            await self._take_file(part, field, rules, _behind(first, chunks))
+            await self._take_file(part, field, rules, _put_first(first, chunks))
 
     async def _take_text(self, part: FormPart, field: FieldMeta | None, rules: FileRules | None) -> None:
         content = await part.read(self._text_left)
@@ -218,7 +218,8 @@ class _Reading:
         return True
 
 
-async def _behind(first: bytes | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _put_first(first: bytes | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks of a part, the one that was looked at before the others."""
     if first is not None:
         yield first
     async for chunk in rest:

@@ -246,7 +246,7 @@ class _SingleFileRoutes:
             key = ctx.params["key"]
         else:
             before = self._prefix.count("/") + ctx.scope.get("root_path", "").count("/")
-            raw_key = _behind(raw, self._prefix, ctx.scope.get("root_path", ""), before)
+            raw_key = _cut_prefix(raw, self._prefix, ctx.scope.get("root_path", ""), before)
             if raw_key is None:
                 raise FileNotFound()
             if _BROKEN_ESCAPE.search(raw_key):
@@ -280,7 +280,7 @@ async def _spool_part(part: FormPart, spool: Spool) -> UploadedFile:
     )
 
 
-def _behind(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
+def _cut_prefix(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
     """What follows the prefix in the path as it was sent; None when the prefix was not written plainly."""
     for count, start in ((before, root + prefix), (prefix.count("/"), prefix)):
         parts = raw.split(b"/", count)

@@ -1,4 +1,7 @@
-"""Writes to a model with policies: the stored row is judged under its lock, in the write's transaction."""
+"""Rows of models with policies: shown ones are judged once they are read, written ones under their lock.
+
+A write is judged in its own transaction, so a row that is denied is not stored.
+"""
 
 from __future__ import annotations
 
