@@ -33,6 +33,7 @@ from maniflex.errors import (
 )
 from maniflex.sql.statement import Sql
 from maniflex.testing.conformance import AdapterConformance
+from tests.kit.postgres import as_role
 from tests.kit.statements import eventually_answers
 
 SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
@@ -254,16 +255,14 @@ class TestSessions:
         self, db: PostgresAdapter, postgres_url: str
     ) -> None:
         role = f"poor_{urlsplit(postgres_url).path.strip('/')}"
-        poor = urlsplit(postgres_url)._replace(
-            netloc=f"{role}@{urlsplit(postgres_url).netloc.split('@')[-1]}"
-        )
+        poor = as_role(postgres_url, role)
         await db.execute(Sql("CREATE SCHEMA there"))
         await db.execute(Sql(f"CREATE ROLE {role} LOGIN"))
         try:
-            async with opened(poor.geturl(), schema="there") as adapter:
+            async with opened(poor, schema="there") as adapter:
                 await adapter.ping()
             with pytest.raises(ConfigError, match="nowhere"):
-                await PostgresAdapter(poor.geturl(), schema="nowhere").open()
+                await PostgresAdapter(poor, schema="nowhere").open()
         finally:
             await db.execute(Sql(f"DROP ROLE {role}"))
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from itertools import count
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
@@ -20,6 +19,7 @@ from maniflex.db.postgres.hosts import ServerConnection
 from maniflex.db.postgres.pool import Pool
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
+from tests.kit.postgres import as_role
 from tests.kit.statements import eventually_answers
 from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import PATIENCE
@@ -529,9 +529,7 @@ async def limited_url(postgres_url: str, watcher: PostgresAdapter) -> AsyncItera
     """The database for a role that may have two connections."""
     role = f"limited_{uuid4().hex[:12]}"
     await watcher.execute(Sql(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 2 PASSWORD 'secret'"))
-    parts = urlsplit(postgres_url)
-    address = parts.netloc.rpartition("@")[2]
-    yield parts._replace(netloc=f"{role}:secret@{address}").geturl()
+    yield as_role(postgres_url, f"{role}:secret")
     await watcher.execute(Sql(f"DROP ROLE {role}"))
 
 

@@ -16,6 +16,7 @@ import pytest
 from maniflex import Config
 from maniflex.cli.routes import show_value
 from tests.kit.commands import Commands
+from tests.kit.postgres import as_role
 from tests.kit.processes import MANIFLEX, serve_process
 from tests.kit.waiting import until
 
@@ -229,15 +230,15 @@ def test_on_postgresql_the_command_to_type_is_printed(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "app.py").write_text(APP)
-    url = postgres_url.replace("root@", "root:geheim@")
+    url, shown = as_role(postgres_url, "ada:geheim"), as_role(postgres_url, "ada")
     page = Commands(tmp_path, url, monkeypatch)("backup", "app:server", "shop.dump")
-    assert f"pg_dump --format=custom --file=shop.dump {postgres_url}\n" in page
+    assert f"pg_dump --format=custom --file=shop.dump {shown}\n" in page
     assert "geheim" not in page
 
     options = "sslmode=prefer&password=geheim&sslpassword=geheim&application_name=shop&pgbouncer=true"
     page = Commands(tmp_path, f"{url}?{options}", monkeypatch)("backup", "app:server", "the shop.dump")
     line = page.splitlines()[-1]
-    address = f"{postgres_url}?sslmode=prefer&application_name=shop"
+    address = f"{shown}?sslmode=prefer&application_name=shop"
     assert shlex.split(line) == ["pg_dump", "--format=custom", "--file=the shop.dump", address]
     assert f"'{address}'" in line
 

@@ -25,7 +25,7 @@ from maniflex.doctor.check import Severity
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
 from tests.kit.doctor import Leaflet, codes_of, declared, report_on, sound_server, stored
-from tests.kit.postgres import execute
+from tests.kit.postgres import as_role, execute
 from tests.kit.processes import accepts, free_port
 from tests.kit.waiting import until
 
@@ -270,7 +270,7 @@ async def test_a_superuser_is_found_and_an_ordinary_role_is_not(postgres_url: st
     await execute(postgres_url, f"CREATE ROLE {role} LOGIN; {GRANTS.format(role=role)}")
     try:
         as_owner = (await report_on(sound_server(postgres_url))).findings
-        as_app = await report_on(sound_server(postgres_url.replace("root@", f"{role}@")))
+        as_app = await report_on(sound_server(as_role(postgres_url, role)))
     finally:
         await execute(postgres_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -317,7 +317,9 @@ async def test_an_old_transaction_is_found_with_its_session(
     other = await asyncpg.connect(postgres_url, server_settings={"application_name": "report"})
     transaction = other.transaction()
     await transaction.start()
-    pid = await other.fetchval("SELECT pg_backend_pid()")
+    session = await other.fetchrow("SELECT pg_backend_pid(), current_user")
+    assert session is not None
+    pid, role = session
 
     findings = await stored(sound_server(postgres_url))
 
@@ -325,5 +327,5 @@ async def test_an_old_transaction_is_found_with_its_session(
     await other.close()
     [finding] = findings
     assert finding.code == "T138"
-    assert f"session {pid} of root (report, idle in transaction)" in finding.where
+    assert f"session {pid} of {role} (report, idle in transaction)" in finding.where
     assert f"pg_terminate_backend({pid})" in finding.fix

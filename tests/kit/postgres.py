@@ -43,6 +43,12 @@ def through_pooler(url: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc, query="pgbouncer=true"))
 
 
+def as_role(url: str, login: str) -> str:
+    """The address of the same database for somebody else: `role` or `role:password`."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
+
+
 class PostgresPool:
     """Databases that are emptied and used again, because creating one costs far more."""
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Model, field
+from tests.kit.postgres import as_role
 from tests.kit.schema import model, raw, refused, warnings
 from tests.kit.servers import started
 
@@ -75,9 +76,8 @@ async def test_other_tables_are_not_mentioned(database_url: str, caplog: pytest.
 
 async def test_a_table_that_may_not_be_read_is_no_obstacle(postgres_url: str, caplog: Any) -> None:
     await fill(postgres_url)
-    address = urlsplit(postgres_url)
-    role = f"poor_{address.path.strip('/')}"
-    poor = address._replace(netloc=f"{role}@{address.netloc.split('@')[-1]}").geturl()
+    role = f"poor_{urlsplit(postgres_url).path.strip('/')}"
+    poor = as_role(postgres_url, role)
     grant = f"GRANT CREATE, USAGE ON SCHEMA public TO {role}"
     await raw(postgres_url, f"CREATE ROLE {role} LOGIN", grant)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -33,7 +32,7 @@ from tests.kit.partitioned_server import (
     partition,
     work_off,
 )
-from tests.kit.postgres import execute, fetch_value
+from tests.kit.postgres import as_role, execute, fetch_value
 
 
 async def count(url: str, table: str) -> int:
@@ -79,12 +78,6 @@ async def test_a_table_that_others_hang_on_is_not_moved(
 
 
 # -- roles
-
-
-def as_role(url: str, role: str) -> str:
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{role}@{host}"))
 
 
 async def test_only_the_owner_of_the_tables_moves_them(postgres_url: str, role: str) -> None:

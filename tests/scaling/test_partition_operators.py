@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -32,7 +31,7 @@ from tests.kit.partitioned_server import (
     partition,
     work_off,
 )
-from tests.kit.postgres import execute, fetch_value
+from tests.kit.postgres import as_role, execute, fetch_value
 from tests.kit.processes import run_command
 
 APP = """
@@ -108,9 +107,7 @@ def test_the_doctor_says_the_same_of_a_database_with_and_without_partitions(
 async def test_an_owner_that_may_make_no_tables_goes_on_without_new_partitions(
     postgres_url: str, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = urlsplit(postgres_url)
-    url = parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}").geturl()
-    async with a_server(url) as server:
+    async with a_server(as_role(postgres_url, role)) as server:
         await server.work.submit("part.ok", idempotency_key="one")
         await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {role}")
         with pytest.raises(ManiflexError):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
@@ -19,7 +18,7 @@ from maniflex.db.postgres.replicated import Replica, ReplicatedAdapter
 from maniflex.errors import ConfigError
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
-from tests.kit.postgres import execute
+from tests.kit.postgres import as_role, execute
 from tests.kit.private_postgres import PrivatePostgres, standby_of
 from tests.kit.processes import MANIFLEX, Served, free_port, start_process
 from tests.kit.replicas import ReplicatedDatabase, is_read_from, server_with_replica
@@ -160,8 +159,7 @@ async def test_a_replica_without_a_connection_left_keeps_those_we_have(
     role = f"narrow_{uuid4().hex[:8]}"
     await execute(pair.primary, f"CREATE ROLE {role} LOGIN PASSWORD 'narrow' CONNECTION LIMIT 3")
     await pair.servers.until_caught_up()
-    parts = urlsplit(pair.replica)
-    narrow = parts._replace(netloc=f"{role}:narrow@{parts.hostname}:{parts.port}").geturl()
+    narrow = as_role(pair.replica, f"{role}:narrow")
     losses: list[BaseException] = []
     monkeypatch.setattr(Replica, "note_away", lambda self, error: losses.append(error))
     adapter = ReplicatedAdapter(pair.primary, read_url=narrow, read_pool_size=8)
