@@ -60,13 +60,15 @@ class CountedServer:
 
 
 @contextmanager
-def counting(entries: str, environment: dict[str, str]) -> Iterator[CountedServer]:
+def counting(
+    entries: str, environment: dict[str, str], app: str = "catalogue_app:server"
+) -> Iterator[CountedServer]:
     """The server with these entries, in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="maniflex-callgrind-") as directory:
         callgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
-        server = [sys.executable, "-m", "uvicorn", "catalogue_app:server", "--port", str(port)]
+        server = [sys.executable, "-m", "uvicorn", app, "--port", str(port)]
         options = ["--no-access-log", "--log-level", "warning", "--loop", "uvloop", "--http", "httptools"]
         process = subprocess.Popen(
             [*callgrind, f"--callgrind-out-file={directory}/out", *server, *options],

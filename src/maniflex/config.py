@@ -164,6 +164,16 @@ def _pending_problem(kept: timedelta) -> str:
     return "" if is_long else "an upload that does not move is kept for a minute or longer"
 
 
+def _provider_problem(provider: Any) -> str:
+    methods = ("encrypt", "decrypt", "key_id_of", "hmac", "check")
+    is_one = provider is None or all(hasattr(provider, name) for name in methods)
+    return "" if is_one else f"a {type(provider).__name__} is no key provider, which has {', '.join(methods)}"
+
+
+def _version_problem(version: int) -> str:
+    return "" if version in (1, 2, 3) else "envelopes have the versions 1, 2 and 3"
+
+
 def _level_problem(level: str) -> str:
     is_none = logging.getLevelName(level.upper()) == f"Level {level.upper()}"
     return f"there is no level {level!r}" if is_none else ""
@@ -323,6 +333,15 @@ class Config(_WithOrigins):
     file_scope: Callable[..., Any] | None = setting(None, is_function, variable=None)
     # Of a scope: the bytes its files may have in all.
     file_quota: Callable[..., Any] | None = setting(None, is_function, variable=None)
+    # Of encrypted fields; None: the variables of the environment.
+    key_provider: Any = setting(None, _provider_problem, variable=None, is_secret=True)
+    keys_required: bool = True  # a key that lacks stops the start
+    # What becomes of stored values of encrypted fields that are plain text: "allow" or "refuse".
+    encryption_legacy: str = setting("allow", one_of("allow", "refuse"))
+    # Of envelopes: earlier ones do not open.
+    encryption_min_version: int = setting(1, _version_problem)
+    # What becomes of a request that meets a value that does not open: "fail", or "null" in its place.
+    decrypt_errors: str = setting("fail", one_of("fail", "null"))
     log_level: str = setting("INFO", _level_problem)
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -532,6 +551,11 @@ class Settings(TypedDict, total=False):
     file_key: Callable[..., Any] | None
     file_scope: Callable[..., Any] | None
     file_quota: Callable[..., Any] | None
+    key_provider: Any
+    keys_required: bool
+    encryption_legacy: str
+    encryption_min_version: int
+    decrypt_errors: str
     log_level: str
     log_json: bool
     access_log: bool

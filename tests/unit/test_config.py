@@ -113,6 +113,10 @@ READ: dict[str, tuple[str, Any]] = {
     "MAX_FORM_PARTS": ("20", 20),
     "FILES_PENDING_TTL": ("30m", timedelta(minutes=30)),
     "FILES_UNCLAIMED_TTL": ("7d", timedelta(days=7)),
+    "KEYS_REQUIRED": ("no", False),
+    "ENCRYPTION_LEGACY": ("refuse", "refuse"),
+    "ENCRYPTION_MIN_VERSION": ("3", 3),
+    "DECRYPT_ERRORS": ("null", "null"),
 }
 
 UNREADABLE = {
@@ -145,6 +149,9 @@ UNREADABLE = {
     "METRICS_PORT": "70000",
     "SLOW_AFTER": "soon",
     "FILES_PENDING_TTL": "0",
+    "ENCRYPTION_LEGACY": "keep",
+    "ENCRYPTION_MIN_VERSION": "4",
+    "DECRYPT_ERRORS": "hide",
     "UPLOAD_MEMORY": "much",
 }
 

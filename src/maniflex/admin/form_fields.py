@@ -51,16 +51,21 @@ def form_fields(site: ModelSite, record: Mapping[str, Any] | None) -> list[Field
     named_fields = [name for section in site.admin.form for name in section.fields]
     fields = []
     for field_meta in site.meta.fields:
-        if field_meta.name in skipped_names or field_meta.hidden or field_meta.encrypted is not None:
+        if field_meta.name in skipped_names or field_meta.hidden:
             continue
         if named_fields and field_meta.name not in named_fields and field_meta.api not in named_fields:
             continue
         if record is None and field_meta.readonly:
             continue
-        if record is not None and field_meta.api not in record and not field_meta.writeonly:
+        if record is not None and field_meta.api not in record and not is_never_shown(field_meta):
             continue
         fields.append(field_meta)
     return fields
+
+
+def is_never_shown(field_meta: FieldMeta) -> bool:
+    """Whether its control is always empty, and an empty one leaves the value as it is."""
+    return field_meta.writeonly or field_meta.encrypted is not None
 
 
 def is_fixed(site: ModelSite, field_meta: FieldMeta, *, is_new: bool) -> bool:
@@ -126,7 +131,7 @@ def make_control(
 ) -> Control:
     """The control of a field, with what is stored or what was typed; `pickers` are by model."""
     key = key_at(place, field_meta.api)
-    value = None if field_meta.writeonly else record.get(field_meta.api)
+    value = None if is_never_shown(field_meta) else record.get(field_meta.api)
     if form_input is not None and visit.form is not None:
         text, is_null = _typed_text(visit, field_meta, place)
     elif prefill and field_meta.api in prefill:
@@ -336,7 +341,7 @@ def _read_control(
     """The value of a control, or `MISSING` when it was not touched."""
     name, key = field_meta.api, key_at(place, field_meta.api)
     text, wants_null = visit.form_text(input_name(place, name)), bool(visit.form_text(f"null.{key}"))
-    if field_meta.writeonly:
+    if is_never_shown(field_meta):
         return text or MISSING
     if not place and has_parts(field_meta):
         if field_meta.nullable and wants_null:
@@ -380,7 +385,7 @@ def has_null_switch(site: ModelSite, field_meta: FieldMeta) -> bool:
     return (
         field_meta.nullable
         and _is_plain_text(site, field_meta)
-        and not field_meta.writeonly
+        and not is_never_shown(field_meta)
         and "file" not in field_meta.extra
     )
 

@@ -8,7 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.admin.form_fields import form_fields, initial_values, make_control, part_names
+from maniflex.admin.form_fields import (
+    form_fields,
+    initial_values,
+    is_never_shown,
+    make_control,
+    part_names,
+)
 from maniflex.admin.inlines import InlineView, inline_views, link_controls
 from maniflex.admin.lists import ask_record
 from maniflex.admin.search import label_controls, pickers_of
@@ -137,7 +143,9 @@ async def _fields_to_fill(visit: Visit, site: ModelSite) -> list[FieldMeta]:
 
 
 def _base_values(fields: Sequence[FieldMeta], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {field_meta.api: values.get(field_meta.api) for field_meta in fields if not field_meta.writeonly}
+    return {
+        field_meta.api: values.get(field_meta.api) for field_meta in fields if not is_never_shown(field_meta)
+    }
 
 
 def _problems(form_input: FormInput | None, fields: Sequence[FieldMeta]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 from maniflex._json import read_back
 from maniflex.admin.call import ApiAnswer
 from maniflex.admin.declare import Inline, ModelAdmin, name_of
-from maniflex.admin.form_fields import form_fields, initial_values, make_control
+from maniflex.admin.form_fields import form_fields, initial_values, is_never_shown, make_control
 from maniflex.admin.lists import read_page
 from maniflex.admin.search import Picker, label_controls, pickers_of
 from maniflex.admin.site import ModelSite, title_of
@@ -126,7 +126,7 @@ def _inline_fields(child: ModelSite, key: FieldMeta, columns: Sequence[str]) -> 
         fields = [f for f in map(child.meta.field, columns) if f is not None]
         return [f for f in fields if f is not key]
     fields = [f for f in form_fields(child, None) if f is not key and "file" not in f.extra]
-    usual = [f for f in fields if f.kind is not Kind.JSON and not f.writeonly][:_MOST_FIELDS]
+    usual = [f for f in fields if f.kind is not Kind.JSON and not is_never_shown(f)][:_MOST_FIELDS]
     return [f for f in fields if f in usual or f.required]
 
 
@@ -205,7 +205,7 @@ def _row(
     form_input: FormInput | None = None,
 ) -> InlineRow:
     place = table.place(index)
-    fields = [f for f in table.fields if is_new or f.api in record or f.writeonly]
+    fields = [f for f in table.fields if is_new or f.api in record or is_never_shown(f)]
     controls = [
         make_control(
             visit,
@@ -220,7 +220,7 @@ def _row(
         )
         for f in fields
     ]
-    base_values = {f.api: record.get(f.api) for f in fields if not f.writeonly}
+    base_values = {f.api: record.get(f.api) for f in fields if not is_never_shown(f)}
     return InlineRow(
         place=place,
         id="" if is_new else str(record.get("id", "")),

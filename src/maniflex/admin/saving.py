@@ -16,6 +16,7 @@ from maniflex.admin.cells import as_text, cell
 from maniflex.admin.form_fields import (
     form_fields,
     initial_values,
+    is_never_shown,
     is_settable,
     part_names,
     read_form,
@@ -544,7 +545,7 @@ def _read_row(
     base_values = (
         None if is_copy else read_row_values(visit, place) if record_id else initial_values(table.child)
     )
-    fields = [f for f in table.fields if is_new or f.api in (base_values or {}) or f.writeonly]
+    fields = [f for f in table.fields if is_new or f.api in (base_values or {}) or is_never_shown(f)]
     row_input = read_form(visit, table.child, fields, base_values, is_new=is_new, place=place)
     form_input.errors |= row_input.errors
     form_input.folds |= row_input.folds

@@ -303,7 +303,7 @@ def _make_draft(
     """What features start from, and the problems of the models' databases; `endpoints` will be described."""
     config, logger, pipeline = declaration.config, declaration.logger, placement.pipeline
     databases = Databases(config)
-    stores, problems = make_stores(models or (), databases, declaration.clock)
+    stores, problems = make_stores(models or (), databases, declaration.clock, declaration.keys)
     problems += link_stores(config, stores, declaration.internal_tables.models)
     rules = ServerRules(stores, placement)
     runtime = _make_runtime(declaration, databases, stores, rules)
@@ -361,6 +361,7 @@ def _make_runtime(
         file_desk=declaration.durable.files.declared_desk,
         background_logger=declaration.background_logger,
         tracing=declaration.tracing,
+        keys=declaration.keys,
     )
     durations = observe_statements(databases.all, declaration.config, declaration.tracing)
     runtime.statement_durations = durations

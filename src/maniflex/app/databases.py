@@ -17,6 +17,7 @@ from maniflex.db.cascade import junction_problems, unenforceable
 from maniflex.db.port import Adapter
 from maniflex.db.statements import OnStatement, SlowStatements, StatementDurations, StatementObservers
 from maniflex.db.store import Store
+from maniflex.encryption.keyring import Keyring
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
@@ -146,7 +147,9 @@ def describe_databases(
             yield f"reads of requests may go to {replica.label}"
 
 
-def make_stores(models: Sequence[ModelMeta], databases: Databases, clock: Clock) -> tuple[Stores, list[str]]:
+def make_stores(
+    models: Sequence[ModelMeta], databases: Databases, clock: Clock, keys: Keyring
+) -> tuple[Stores, list[str]]:
     """A store for each model, and the problems of those whose database is none."""
     metadata: dict[int, sa.MetaData] = {}
     stores: dict[type[Model], Store] = {}
@@ -162,7 +165,8 @@ def make_stores(models: Sequence[ModelMeta], databases: Databases, clock: Clock)
         except DeclarationError as error:
             problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
             continue
-        stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+        tables = metadata.setdefault(id(adapter), sa.MetaData())
+        stores[meta.cls] = Store(meta, adapter, tables, clock, keys)
     for store in stores.values():
         if isinstance(store, BackedStore) and databases.default in databases.all:
             store.home = databases.default

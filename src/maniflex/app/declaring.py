@@ -16,6 +16,7 @@ from maniflex.app.draft import InternalTables
 from maniflex.app.durable import Durable
 from maniflex.app.lifecycle import Lifecycle
 from maniflex.doctor.check import Ignore
+from maniflex.encryption.port import KeyProvider
 from maniflex.errors import ConfigError, DeclarationError
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
@@ -58,6 +59,7 @@ class WithDeclarations:
         self._access_control = ""
         self._tracing: Tracing | None = None
         self._ignores: list[Ignore] = []
+        self._key_provider: KeyProvider | None = None
         self._assembly: Assembly | None = None
         self._sealing = threading.RLock()
 
@@ -269,6 +271,14 @@ class WithDeclarations:
         with self._sealing:
             self._require_open("its storage is set")
             self._durable.files.set_storage(storage)
+
+    def set_key_provider(self, provider: KeyProvider) -> None:
+        """Encrypt and decrypt fields with these keys; it wins over the setting."""
+        if not isinstance(provider, KeyProvider):
+            raise DeclarationError(f"a {type(provider).__name__} is no key provider")
+        with self._sealing:
+            self._require_open("its key provider is set")
+            self._key_provider = provider
 
     @explain_arguments("server.doctor_ignore")
     def doctor_ignore(self, code: str, *targets: type[Model] | str, reason: str) -> None:

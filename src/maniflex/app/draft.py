@@ -12,6 +12,7 @@ from maniflex.app.databases import Databases
 from maniflex.app.durable import Durable
 from maniflex.config import Config
 from maniflex.doctor.check import Ignore
+from maniflex.encryption.keyring import Keyring
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
 from maniflex.http.layers import Layer
@@ -56,6 +57,7 @@ class Declaration:
     access_control: str  # what decides before the server who may call it; empty: nothing does
     doctor_subject: Callable[[], Subject]  # once the server is sealed
     ignores: Sequence[Ignore]  # what the application silences of the doctor, and why
+    keys: Keyring  # of encrypted fields
     title: str  # of the API description, when no setting names it
     without_extras: bool = False  # for the doctor, who names packages that lack and looks at everything else
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
+from maniflex.app.encryption import encrypted_fields, encryption_problems
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
 from maniflex.doctor.subject import GuardedRoute
@@ -113,6 +114,17 @@ class CatalogueRules(Feature):
             "deserialize", StepPlace.FIRST, "redacted fields", routes.runtime.rules.step_before_query
         )
         routes.composer.bring("deserialize", StepPlace.BEHIND, "reach", routes.reached.step)
+
+
+class EncryptedFields(Feature):
+    """`field(encrypted=...)` and `server.set_key_provider`."""
+
+    def prepare(self, draft: ServerDraft) -> None:
+        ids = {field.encrypted or "" for _, field in encrypted_fields(draft.models)}
+        draft.declaration.keys.own_key = "default" if "default" in ids else min(ids, default=None)
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        yield from encryption_problems(draft.declaration.keys, draft.models)
 
 
 class Aggregates(Feature):
@@ -395,6 +407,7 @@ class WelcomePage(Feature):
 FEATURES: tuple[Feature, ...] = (
     CatalogueRules(),
     ModelRecords(),
+    EncryptedFields(),
     Aggregates(),
     Exports(),
     Histories(),

@@ -28,6 +28,7 @@ from maniflex.app.databases import describe_databases
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
+from maniflex.app.encryption import make_keyring, require_keys, try_stored_values
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState, collect_warnings
 from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
@@ -157,6 +158,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             warnings=warnings,
             tracing=self._tracing,
             access_control=self._access_control,
+            keys=make_keyring(self.config, self._key_provider),
             title=self._title,
         )
 
@@ -175,7 +177,11 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         if assembly.panel is not None and role == "server":
             assembly.panel.read_sources()
 
+        keys = assembly.runtime.keys
+
         async def prepare_tables() -> None:
+            if self.config.keys_required:
+                await require_keys(keys, assembly.runtime.models.values())
             if self.config.is_strict:
                 makes_tables = self._makes_tables or self.config.auto_migrate
                 await refuse_table_warnings(
@@ -187,6 +193,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
                 )
             self._schema = self._tables(assembly)
             await self._schema.prepare()
+            if self.config.keys_required:
+                await try_stored_values(assembly.runtime.stores.values())
             await self._durable.learn_time()
             await self._durable.files.prepare()
 

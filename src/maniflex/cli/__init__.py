@@ -6,6 +6,7 @@ import click
 
 from maniflex.cli.data import copy, export_, files, import_
 from maniflex.cli.doctor import doctor
+from maniflex.cli.keys import keys
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
 from maniflex.cli.routes import check, completion, config, openapi, routes, version
@@ -36,6 +37,7 @@ COMMANDS: tuple[click.Command, ...] = (
     top,
     copy,
     files,
+    keys,
     export_,
     import_,
     routes,

@@ -45,11 +45,13 @@ class HistoryWriter(FollowUp):
         self._clock = store.clock
         self._redaction = Redaction(meta)
         self._differences = Differences(meta)
-        self._told_of_delete = self._fields_told_of_delete()
         self._moment = store.sql.names.index("updated_at")
         self._marker = None if marker is None else store.sql.names.index(marker.field)
         own_names = dict.fromkeys(place.own_name for place in history.sql.binding_places)
         self._own_places = [(name, store.sql.names.index(name)) for name in own_names]
+        ciphers = {} if store.sql.cipher is None else store.sql.cipher.fields
+        self._digests = {name: ciphers[name].digest for name in own_names if name in ciphers}
+        self._told_of_delete = self._fields_told_of_delete()
 
     def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
         """Add a version of every record that has really changed."""
@@ -79,9 +81,12 @@ class HistoryWriter(FollowUp):
         )
 
     def _fields_told_of_delete(self) -> ToldFields | None:
-        """The fields that the version of a delete has; None where there are too many for one statement."""
+        """The fields that the version of a delete has; None where the database cannot tell them.
+
+        A statement takes so many, and the digest of a secret may have to be made here.
+        """
         kept = [field for _, field in self._redaction.kept]
-        if len(kept) > MOST_FIELDS:
+        if len(kept) > MOST_FIELDS or self._digests:
             return None
         return ToldFields(self._differences.fields, kept if self._snapshots else None)
 
@@ -140,6 +145,8 @@ class HistoryWriter(FollowUp):
     def _own_values(self, row: Row, before: Row) -> str:
         """What the record is bound by, in the version and in the state that it found."""
         values = {name: {THEN: row[place], BEFORE: before[place]} for name, place in self._own_places}
+        for name, digest in self._digests.items():
+            values[name] = {side: None if v is None else digest(v) for side, v in values[name].items()}
         return _encode(values).decode()
 
     def _all_values(self, row: Row, side: str) -> Diff:

@@ -33,12 +33,14 @@ from maniflex.db.unchanged import (
     write_unchanged,
 )
 from maniflex.db.write_seam import ChangeKind, FollowUp, WriteSeam
+from maniflex.encryption.keyring import Keyring
 from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
+from maniflex.sql.cipher import NO_KEYS
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
@@ -52,13 +54,15 @@ class Store:
     counts = True  # whether a page says how many rows there are in all
     has_transactions = True  # whether a transaction holds its rows against others, and rolls writes back
 
-    def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
+    def __init__(
+        self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock, keys: Keyring = NO_KEYS
+    ) -> None:
         self.meta = meta
         self.adapter = adapter
         self.home = adapter  # whose transactions a request to the model opens
         self.clock = clock
         self.seam = WriteSeam(self)
-        self.sql = ModelSql(meta, adapter.dialect, metadata)
+        self.sql = ModelSql(meta, adapter.dialect, metadata, keys)
         self.decode = self.sql.decode
         # On SQLite the transaction is the lock.
         self._locks_rows = by_dialect(adapter.dialect, sqlite=False, postgres=True)
@@ -288,6 +292,10 @@ class Store:
         """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         if self._indexed.can_change:
             self._indexed.check(changes)
+        if tx is None and self.sql.cipher is not None and not self.sql.cipher.covers(changes):
+            # A row whose other secrets do not open must not be written.
+            async with transaction(self.adapter) as own_tx:
+                return await self.update(record_id, changes, scope=scope, tx=own_tx, held=held)
         values = {**changes, "updated_at": self.clock.now()}
         references = await self.references.to_check(changes, scope) if self.references is not None else ()
         try:
@@ -383,6 +391,9 @@ class Store:
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
+        if tx is None and self.sql.cipher is not None:
+            async with transaction(self.adapter) as own_tx:
+                return await self.increment(record_id, deltas, scope=scope, tx=own_tx)
         fields = self.meta.by_name
         is_update = any(fields[name].kind is Kind.DECIMAL for name in deltas if name in fields)
         if is_update or not self.seam.listeners:
@@ -505,10 +516,10 @@ class FieldsAtFault:
 
     def __init__(self, meta: ModelMeta) -> None:
         self._table = meta.table
-        self._visible_fields = {f.column: f for f in meta.fields if not f.hidden}
+        self._visible_fields = {f.digest_column: f for f in meta.fields if not f.hidden}
         # What a value is unique within is the caller's own scope; only the value is at fault.
         self._within = {
-            (*(meta.by_name[name].column for name in f.unique_within), f.column): (f.column,)
+            (*(meta.by_name[name].column for name in f.unique_within), f.digest_column): (f.digest_column,)
             for f in meta.fields
         }
 

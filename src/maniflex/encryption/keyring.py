@@ -7,8 +7,10 @@ from typing import Any, cast
 
 from maniflex.encryption.envelope import CURRENT_VERSION, head_of
 from maniflex.encryption.local import MISSING, LocalKeyProvider
-from maniflex.encryption.port import KeyProvider
-from maniflex.errors import EncryptionNotConfigured
+from maniflex.encryption.port import KeyProvider, context_of
+from maniflex.errors import DecryptionError, EncryptionNotConfigured
+
+_MARK = b"enc:"  # neither msgpack nor zlib begins so
 
 
 class Keyring:
@@ -21,11 +23,14 @@ class Keyring:
         legacy: str = "allow",
         min_version: int = 1,
         on_error: str = "fail",
+        is_declared: bool = True,
     ) -> None:
         self.provider = provider
+        self.is_declared = is_declared  # by the application; otherwise it is that of the environment
         self.takes_plain = legacy == "allow"
         self.min_version = min_version
         self.shows_null = on_error == "null"
+        self.own_key: str | None = None  # of copies that the framework keeps; None: they are kept as they are
         self.plain_values = 0  # legacy texts that were read so far
         self.failures = 0  # values that did not open
         # What needs no waiting; None of a remote provider, whose values are opened a page at a time.
@@ -62,6 +67,43 @@ class Keyring:
         if isinstance(self.provider, LocalKeyProvider) and not _has_cryptography():
             return [MISSING]
         return [] if self.provider is None else await self.provider.check(key_ids)
+
+    # -- values of rows, which keys of this process seal and open at once
+
+    def seal_now(self, key_id: str, plain: bytes, context: bytes) -> bytes:
+        """An envelope of the value."""
+        return self._require_local().seal(key_id, plain, context)
+
+    def open_now(self, envelope: bytes, context: bytes) -> bytes:
+        """The value of an envelope, unless its version is refused."""
+        local = self.local
+        if local is None or (self.min_version > 1 and envelope and envelope[0] < self.min_version):
+            local = self._require_local()
+            raise DecryptionError(f"version {envelope[0]} is refused by encryption_min_version")
+        return local.open(envelope, context)
+
+    def digest_now(self, key_id: str, data: bytes) -> bytes:
+        """The digest of a value that is matched."""
+        return self._require_local().digest(key_id, data)
+
+    def _require_local(self) -> LocalKeyProvider:
+        if self.local is None:
+            raise EncryptionNotConfigured("there is no key provider")
+        return self.local
+
+    # -- copies of answers and files that may hold such values
+
+    def seal_copy(self, content: bytes, label: str, name: str) -> bytes:
+        """The content as it may be kept: sealed, where a model of the server has encrypted fields."""
+        if self.own_key is None:
+            return content
+        return _MARK + self.seal_now(self.own_key, content, context_of(label, name))
+
+    def open_copy(self, stored: bytes, label: str, name: str) -> bytes:
+        """The content of what was kept."""
+        if not stored.startswith(_MARK):
+            return stored
+        return self.open_now(stored[len(_MARK) :], context_of(label, name))
 
     # -- values of any place, such as kept answers and payloads
 

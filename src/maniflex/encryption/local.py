@@ -11,7 +11,7 @@ import base64
 import binascii
 import hmac as hmac_digest
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from maniflex.encryption.envelope import CURRENT_VERSION, head_of, key_id_of, split
@@ -22,6 +22,9 @@ KEY_SIZE = 32
 _NONCE = 12
 _ENCRYPT = b"maniflex:encrypt:v3"
 _INDEX = b"maniflex:index:v1"
+
+
+Open = Callable[[bytes, bytes, bytes], bytes]  # of nonce, ciphertext and what is associated
 
 
 class _Sealer(NamedTuple):
@@ -78,6 +81,12 @@ class LocalKeyProvider:
             )
         except Exception as error:  # a tag that does not fit, a nonce that is cut off
             raise DecryptionError(_why_shut(error, key_id_of(envelope))) from None
+
+    def bound_opener(self, envelope: bytes) -> tuple[bytes, Open, bytes]:
+        """Of envelopes that begin like this one: the head, what opens them, what precedes a context."""
+        head, _ = split(envelope)
+        sealer = self._sealers.get(head) or self._sealer(head)
+        return head, sealer.cipher.decrypt, sealer.data or b""
 
     def digest(self, key_id: str, data: bytes) -> bytes:
         """HMAC-SHA256 of the data, under the index key or else that of `key_id`."""

@@ -41,8 +41,7 @@ def _name_problems(models: Mapping[str, ModelMeta], computed: ComputedFields) ->
 
 # Declarations this version understands but does not act on yet.
 #
-# They stop the start, because to ignore them would mislead: a secret stored in the clear, a file
-# never kept.
+# They stop the start, because to ignore them would mislead.
 
 
 _REFUSED_OPTIONS = ("default_locale", "locale_mode")
@@ -56,7 +55,5 @@ def unavailable_options(meta: ModelMeta) -> Iterator[str]:
             yield f"{meta.name}: {name}= is not available in this version"
     for field in meta.fields:
         names = [name for name in _REFUSED_FIELDS if name in field.extra]
-        if field.encrypted is not None:
-            names.append("encrypted")
         for name in names:
             yield f"{meta.name}.{field.name}: {name} is not available in this version"

@@ -39,7 +39,12 @@ _CONTRADICTIONS = (
     ("encrypted", "sortable", "only ciphertext is stored"),
     ("encrypted", "searchable", "only ciphertext is stored"),
     ("encrypted", "index", "only ciphertext is stored"),
+    ("hidden", "blind_index", "matching would reveal it"),
+    ("writeonly", "blind_index", "matching would reveal it"),
 )
+_BY_EQUALITY = "; blind_index=True lets clients filter by equality"
+# What needs the value in the database, where only its envelope is.
+_NOT_ENCRYPTED = ("relation", "on_delete", "lock_scope", "lock_when", "scheduled", "locale", "file")
 LOCALE_MODES = ("split", "resolve", "dynamic")
 _LOCALE_CODE = re.compile(r"[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*\Z")
 
@@ -84,7 +89,8 @@ def unique_within(unique: Any) -> tuple[str, ...]:
 def _contradictions(options: Options) -> Iterator[str]:
     for one, other, because in _CONTRADICTIONS:
         if options.get(one) and options.get(other):
-            yield f"{one} and {other} contradict each other: {because}"
+            hint = _BY_EQUALITY if (one, other) == ("encrypted", "filterable") else ""
+            yield f"{one} and {other} contradict each other: {because}{hint}"
 
 
 def _bound_problems(shape: Shape, options: Options) -> Iterator[str]:
@@ -201,8 +207,23 @@ def _encryption_problems(shape: Shape, options: Options) -> Iterator[str]:
     key_name = options.get("encrypted", False)
     if not isinstance(key_name, (bool, str)) or key_name == "":
         yield "encrypted must be True or the name of a key"
-    elif key_name and not (shape.is_plain_text and "file" not in options):
-        yield "encrypted can only be set on text"
+    elif key_name:
+        if not (shape.is_plain_text and "file" not in options):
+            yield "encrypted can only be set on text"
+        for option in _NOT_ENCRYPTED:
+            if options.get(option) is not None and not (option == "locale" and not options[option]):
+                yield f"{option} cannot be set on an encrypted field, whose value the database does not know"
+    else:
+        for option in ("blind_index", "encrypted_as"):
+            if options.get(option):
+                yield f"{option} needs encrypted"
+    if options.get("blind_index", False) not in (False, True, "casefold"):
+        yield "blind_index must be True, False or 'casefold'"
+    label = options.get("encrypted_as")
+    if label is not None and not (
+        isinstance(label, str) and len(parts := label.split(".")) == 2 and all(map(is_identifier, parts))
+    ):
+        yield f"encrypted_as {label!r} is not written 'table.column'"
 
 
 def _default_problems(options: Options) -> Iterator[str]:

@@ -61,6 +61,8 @@ class FieldOptions(TypedDict, total=False):
     relation: str | type | None
     on_delete: OnDeleteName
     encrypted: bool | str
+    blind_index: bool | Literal["casefold"]
+    encrypted_as: str
     column: str
     renamed_from: str
     alias: str

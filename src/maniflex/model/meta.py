@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from maniflex.model.validate import Validator
 
 
+DIGEST_SUFFIX = "_hmac"
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # one object for one field; found by identity
 class FieldMeta:
     """One column: its three names, its kind and its rules."""
@@ -59,7 +62,9 @@ class FieldMeta:
     writeonly: bool = False
     hidden: bool = False
     lock_scope: str | None = None
-    encrypted: str | None = None
+    encrypted: str | None = None  # the id of its key
+    blind_index: str = ""  # of an encrypted field that clients match by equality: "exact" or "casefold"
+    labels: tuple[str, ...] = ()  # what its envelopes are bound to; the first one is written
     load_json: Callable[[str | bytes], Any] | None = None  # stored JSON text → the declared type
     renamed_from: str | None = None  # the column it had before, whose values it keeps
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -81,8 +86,23 @@ class FieldMeta:
 
     @property
     def secret(self) -> bool:
-        """Whether no surface may reveal it: neither values, nor matches, nor order."""
+        """Whether it has no order, no search and no copies: at most answers to its readers show it."""
         return self.hidden or self.writeonly or self.encrypted is not None
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether a client may filter by it; by a blind index only for equality."""
+        return self.visible if self.blind_index else self.filterable and not self.secret
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether a digest stands beside its envelope."""
+        return self.encrypted is not None and (self.unique or bool(self.blind_index))
+
+    @property
+    def digest_column(self) -> str:
+        """The column that equality is decided by: that of its digest, or its own."""
+        return f"{self.column}{DIGEST_SUFFIX}" if self.has_digest else self.column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +162,18 @@ class ModelMeta:
     by_api: Mapping[str, FieldMeta]
     retention: tuple[FieldSchedule, ...] = ()  # when its records go by themselves, and how
     hold: str | None = None  # the bool attribute that keeps a record from retention
+    # Columns beside those of fields that no code names: the digests of encrypted fields.
+    companions: tuple[FieldMeta, ...] = ()
     # Attributes that catalogue entries fill in new records; known once the entries are placed.
     filled_by_entries: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"<ModelMeta {self.name} table={self.table!r}>"
+
+    @property
+    def stored(self) -> tuple[FieldMeta, ...]:
+        """All columns of its table: the fields, and their companions behind them."""
+        return self.fields + self.companions if self.companions else self.fields
 
     @property
     def is_internal(self) -> bool:

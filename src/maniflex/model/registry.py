@@ -349,6 +349,9 @@ class _Resolver:
 
     def _add(self, meta: ModelMeta, relation: RelationMeta) -> None:
         self._check_ids(meta, relation)
+        key = meta.by_name.get(relation.key or "") if relation.kind is RelationKind.BELONGS_TO else None
+        if key is not None and key.encrypted is not None:
+            self.trouble(meta, key.name, "is encrypted, so it cannot be a reference; say relation=None")
         namesake = meta.field(relation.name)
         if namesake is not None or relation.name in self.relations[meta.name]:
             where = relation.key if relation.kind is RelationKind.BELONGS_TO else relation.name

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic.fields import FieldInfo
 
-from maniflex._names import did_you_mean, table_name
+from maniflex._names import MAX_IDENTIFIER, did_you_mean, table_name
 from maniflex.errors import ValidationFailed
 from maniflex.model.annotations import Shape, type_name
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
@@ -43,7 +43,16 @@ from maniflex.model.field import (
     file_rules,
     target_problems,
 )
-from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
+from maniflex.model.meta import (
+    DIGEST_SUFFIX,
+    FieldMeta,
+    Index,
+    Kind,
+    Lock,
+    ModelMeta,
+    ModelOptions,
+    SoftDelete,
+)
 from maniflex.model.relation import reference_name
 from maniflex.model.retention import DeclaredFields, read_retention
 from maniflex.model.validate import Validator
@@ -204,6 +213,18 @@ class _Scan:
                 self.trouble(item.name, problem)
         for name, problem in rename_problems([*self.fields.values()]):
             self.trouble(name, problem)
+        self._check_encrypted_names()
+
+    def _check_encrypted_names(self) -> None:
+        columns = {item.column.lower(): item.name for item in self.fields.values()}
+        for item in [item for item in self.fields.values() if item.has_digest]:
+            if item.digest_column.lower() in columns:
+                self.trouble(
+                    columns[item.digest_column.lower()],
+                    f"its column {item.digest_column!r} is that of the digests of {item.name}",
+                )
+            if len(item.digest_column) > MAX_IDENTIFIER:
+                self.trouble(item.name, f"its column leaves no room for {DIGEST_SUFFIX!r} behind its name")
 
     def _settle_uniqueness(self) -> None:
         for item in [item for item in self.fields.values() if item.unique_within]:
@@ -212,7 +233,11 @@ class _Scan:
                 other = self._find(name)
                 if other is None:
                     self.trouble(item.name, f"unique: {self.unknown(name)}")
-                elif other.name in (item.name, "id", *group) or other.kind is Kind.JSON:
+                elif (
+                    other.name in (item.name, "id", *group)
+                    or other.kind is Kind.JSON
+                    or other.encrypted is not None
+                ):
                     self.trouble(item.name, f"unique: {other.name} cannot be what it is unique within")
                 else:
                     group.append(other.name)
@@ -318,8 +343,9 @@ class _Scan:
         if field is None:
             self.trouble(owner, f"lock_when: {self.unknown(target)}")
             return []
-        if field.kind is Kind.JSON:
-            self.trouble(owner, f"lock_when: {field.name} is a JSON column and cannot lock a record")
+        if field.kind is Kind.JSON or field.encrypted is not None:
+            what = "a JSON column" if field.kind is Kind.JSON else "encrypted"
+            self.trouble(owner, f"lock_when: {field.name} is {what} and cannot lock a record")
             return []
         locking_values = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
         return [
@@ -438,6 +464,11 @@ class _Scan:
                 for name, target in zip(index.columns, targets, strict=True)
                 if target is None
             ]
+            self.problems += [
+                f"{self.name}: indices: {target.name} is encrypted; unique=True and blind_index=True index it"
+                for target in targets
+                if target is not None and target.encrypted is not None
+            ]
             columns = tuple(target.name for target in targets if target is not None)
             if len(set(columns)) < len(columns):
                 self.problems.append(f"{self.name}: indices: an index names a field twice")
@@ -447,12 +478,14 @@ class _Scan:
     def _meta(
         self, validator: Validator, soft_delete: SoftDelete | None, locks: tuple[Lock, ...]
     ) -> ModelMeta:
-        fields = tuple(self.fields.values())
-        table = self.options.table
+        table = self.options.table if isinstance(self.options.table, str) else ""
+        table = table or table_name(self.name)
+        old_table = self.options.renamed_from if isinstance(self.options.renamed_from, str) else None
+        fields = tuple(_with_labels(item, table, old_table) for item in self.fields.values())
         return ModelMeta(
             cls=self.cls,
             name=self.name,
-            table=table if isinstance(table, str) and table else table_name(self.name),
+            table=table,
             fields=fields,
             relations=MappingProxyType({}),
             options=self.options,
@@ -462,6 +495,7 @@ class _Scan:
             validator=validator,
             by_name=MappingProxyType({item.name: item for item in fields}),
             by_api=MappingProxyType({item.api: item for item in fields}),
+            companions=tuple(_companion(item) for item in fields if item.has_digest),
         )
 
 
@@ -523,8 +557,39 @@ def field_meta(item: DeclaredField) -> FieldMeta:
         unique_within=unique_within(options.get("unique")),
         lock_scope=reference_name(options.get("lock_scope")),
         encrypted="default" if key_name is True else key_name or None,
+        blind_index=_BLIND_INDEX.get(options.get("blind_index", False), ""),
+        labels=(options["encrypted_as"],) if options.get("encrypted_as") else (),
         load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
         extra=MappingProxyType(_extra(options, shape)),
+    )
+
+
+_BLIND_INDEX = {True: "exact", "casefold": "casefold"}
+
+
+def _with_labels(item: FieldMeta, table: str, old_table: str | None) -> FieldMeta:
+    """An encrypted field with what its envelopes are bound to, those of its earlier names included."""
+    if item.encrypted is None or item.labels:
+        return item
+    tables = (table, *((old_table,) if old_table else ()))
+    columns = (item.column, *((item.renamed_from,) if item.renamed_from else ()))
+    return replace(item, labels=tuple(f"{one}.{column}" for one in tables for column in columns))
+
+
+def _companion(item: FieldMeta) -> FieldMeta:
+    """The column of the digests of a field."""
+    old_column = item.renamed_from
+    return FieldMeta(
+        name=f"{item.name}$hmac",
+        api=f"{item.name}$hmac",
+        column=item.digest_column,
+        kind=Kind.TEXT,
+        type=str,
+        nullable=True,
+        has_default=True,
+        readonly=True,
+        hidden=True,
+        renamed_from=f"{old_column}{DIGEST_SUFFIX}" if old_column else None,
     )
 
 

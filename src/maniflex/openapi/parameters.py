@@ -13,7 +13,7 @@ from maniflex.db.backend import operators_of
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.openapi.schema import Schema, Schemas, ref
 from maniflex.pipeline.operation import Operation
-from maniflex.query.operators import OPERATORS, Operator, Takes, fitting
+from maniflex.query.operators import OPERATORS, Operator, Takes, fitting, works_on
 from maniflex.query.query import reachable_models, shows
 from maniflex.query.values import comparable
 
@@ -178,12 +178,12 @@ _PLAIN = r"(?:[^\\\n\r%_]|\\[^\n\r])"  # one character of a pattern that is no w
 
 
 def filterable(model: ModelMeta) -> list[FieldMeta]:
-    return [f for f in model.fields if f.filterable and not f.secret and comparable(f)]
+    return [f for f in model.fields if f.is_matched and comparable(f)]
 
 
 def usable_operators(field: FieldMeta) -> tuple[Operator, ...]:
     """The operators that a field takes; of a file it can only be asked whether there is one."""
-    operators = fitting(field.kind)
+    operators = tuple(o for o in OPERATORS.values() if works_on(o, field))
     return tuple(o for o in operators if o.takes is Takes.NOTHING) if "file" in field.extra else operators
 
 
@@ -208,7 +208,7 @@ def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | 
     """
     if model.options.backend is not None:
         return None
-    alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
+    alike: dict[tuple[Kind, tuple[object, ...] | None, tuple[Operator, ...]], list[str]] = {}
     empty: list[str] = []
     pairs: list[str] = []
     files: list[str] = []
@@ -219,14 +219,17 @@ def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | 
             if "file" in field.extra:
                 files.append(name)
                 continue
-            alike.setdefault((field.kind, field.enum), []).append(name)
+            alike.setdefault((field.kind, field.enum, usable_operators(field)), []).append(name)
             if field.nullable and field.kind is not Kind.TEXT:
                 empty.append(name)
-        pairs += _pairs(_literal(prefix), [f for f in fields if "file" not in f.extra])
+        pairs += _pairs(
+            _literal(prefix), [f for f in fields if "file" not in f.extra and f.encrypted is None]
+        )
         if len(files) + sum(map(len, alike.values())) > MOST_NAMES:
             return None
     groups = [
-        f"{_any(names)}:{_condition_pattern(kind, enum, limits)}" for (kind, enum), names in alike.items()
+        f"{_any(names)}:{_condition_pattern(kind, enum, operators, limits)}"
+        for (kind, enum, operators), names in alike.items()
     ]
     if files:
         groups.append(f"{_any(files)}:{_any([o.op for o in OPERATORS.values() if o.takes is Takes.NOTHING])}")
@@ -244,13 +247,15 @@ def _pairs(prefix: str, fields: Sequence[FieldMeta]) -> Iterator[str]:
         yield f"{prefix}{names}:{operators}:{names}"
 
 
-def _condition_pattern(kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
+def _condition_pattern(
+    kind: Kind, enum: tuple[object, ...] | None, operators: Sequence[Operator], limits: Limits
+) -> str:
     """What may stand behind the name of a field: an operator and what it takes."""
     choices: dict[str, list[str]] = {}
-    for operator in fitting(kind):
+    for operator in operators:
         if operator.takes is not Takes.FIELD:
             choices.setdefault(_value_pattern(operator, kind, enum, limits), []).append(operator.op)
-    return _any([f"{_any(operators)}{pattern}" for pattern, operators in choices.items()])
+    return _any([f"{_any(words)}{pattern}" for pattern, words in choices.items()])
 
 
 def _value_pattern(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:

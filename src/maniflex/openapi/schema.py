@@ -113,6 +113,8 @@ class Schemas:
             schema = {**schema, "writeOnly": True}
         if not incoming and (field.readonly or field.name in ("id", "created_at", "updated_at")):
             schema = {**schema, "readOnly": True}
+        if field.encrypted is not None:
+            schema = {**schema, "x-encrypted": True}
         if creating and field.has_default and field.default_factory is None and not field.secret:
             with suppress(ValueError):  # a default that JSON has no word for is left unsaid
                 schema = {**schema, "default": to_jsonable_python(field.default, bytes_mode="base64")}

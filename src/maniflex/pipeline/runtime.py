@@ -22,6 +22,7 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.db.statements import StatementDurations
 from maniflex.db.store import Store
+from maniflex.encryption.keyring import Keyring
 from maniflex.errors import DeclarationError, NoStorage, NotFound, RequestError, Unavailable
 from maniflex.model.base import Model
 from maniflex.pipeline.body import BodyRoom
@@ -54,6 +55,7 @@ class Runtime:
         file_desk: Any = None,
         background_logger: logging.Logger | None = None,
         tracing: Tracing | None = None,
+        keys: Keyring | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -68,6 +70,7 @@ class Runtime:
         self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
         self.tracing = tracing
+        self.keys = keys or Keyring()
         self.background_logger = background_logger or guard_logger(logger)
         self.tasks = Tasks(self.background_logger)
         self.threads = Threads()

@@ -31,7 +31,7 @@ def is_open(field: FieldMeta) -> bool:
 
 def is_filterable(field: FieldMeta) -> bool:
     """Whether a client may compare the field."""
-    return field.filterable and is_open(field)
+    return field.is_matched and comparable(field)
 
 
 @dataclass(frozen=True, slots=True)

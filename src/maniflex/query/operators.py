@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from maniflex.model.meta import Kind
+from maniflex.model.meta import FieldMeta, Kind
 
 
 class Op(StrEnum):
@@ -107,6 +107,18 @@ _BY_NAME: dict[str, Operator] = {
 def operator(name: str) -> Operator | None:
     """The operator of that name, also by its other spelling."""
     return _BY_NAME.get(name)
+
+
+# What a digest decides, and what needs no value at all.
+BY_DIGEST = frozenset({Op.EQ, Op.NEQ, Op.IN, Op.NOT_IN, Op.IS_NULL, Op.NOT_NULL})
+_WITHOUT_VALUE = frozenset({Op.IS_NULL, Op.NOT_NULL})
+
+
+def works_on(operator: Operator, field: FieldMeta) -> bool:
+    """Whether a field can be filtered with the operator; of an encrypted one by its digest alone."""
+    if field.encrypted is not None:
+        return operator.op in (BY_DIGEST if field.has_digest else _WITHOUT_VALUE)
+    return field.kind in operator.kinds
 
 
 def fitting(kind: Kind) -> tuple[Operator, ...]:

@@ -25,7 +25,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
 from maniflex.query.aggregate import entry_for, show_json
 from maniflex.query.conditions import ConditionReader
-from maniflex.query.operators import Takes, operator
+from maniflex.query.operators import Takes, operator, works_on
 from maniflex.query.query import NOTHING, AnyOf, Compare, Filter, Hiding, Include, Models, Query, Sort, shows
 
 _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
@@ -238,10 +238,10 @@ class _QueryReader:
             field, word = self._told_field(match[1]), _LOOKUP_WORDS.get(match[2].lower(), match[2].lower())
         if field is None:
             return None
-        if not field.filterable or self._hiding.closes(field):
+        if not field.is_matched or self._hiding.closes(field):
             return f", and {field.api!r} is not a field that can be filtered by"
         rule = operator(word)
-        if rule is None or field.kind not in rule.kinds:
+        if rule is None or not works_on(rule, field):
             return f"; a filter is written filter={field.api}:operator:value"
         line = f"filter={field.api}:{word}"
         return f"; write {line}" if rule.takes is Takes.NOTHING else f"; write {line}:{_shorten(value)}"
@@ -250,7 +250,8 @@ class _QueryReader:
         """A field of that name that every caller may know of."""
         model = self._query.model
         field = model.by_api.get(name) or model.by_name.get(name)
-        if field is None or field.secret or field in self._own.unnamed or self._hiding.hides(field):
+        is_told = field is not None and (field.is_matched or not field.secret)
+        if field is None or not is_told or field in self._own.unnamed or self._hiding.hides(field):
             return None
         return field
 

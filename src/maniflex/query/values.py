@@ -15,7 +15,7 @@ from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
-from maniflex.query.operators import Operator, Takes, operator
+from maniflex.query.operators import Operator, Takes, operator, works_on
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -195,7 +195,7 @@ def require_operator(word: Any, field: FieldMeta, part: str) -> Operator:
     rule = operator(word) if isinstance(word, str) else None
     if rule is None:
         raise InvalidQuery(f"{part}: there is no operator {word!r}")
-    if field.kind not in rule.kinds:
+    if not works_on(rule, field):
         raise InvalidQuery(f"{part}: {rule.op} does not work on {field.api!r}")
     return rule
 

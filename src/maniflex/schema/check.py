@@ -164,7 +164,7 @@ async def _outside_enums(target: MigrationTarget, differences: list[Difference])
             continue
         columns = await read_columns(reading(target.adapter), model)
         renamed = renamed_columns(model, columns).values()
-        for one in model.meta.fields:
+        for one in model.meta.stored:
             if one.enum is None or one.column not in columns or one.column in renamed:
                 continue
             count = await count_outside_enum(reading(target.adapter), model, one)
@@ -195,7 +195,7 @@ def unmade_by_files(target: MigrationTarget) -> list[str]:
         if columns is None:
             problems.append(f"{model.meta.name}: no migration file makes the table {name!r}")
             continue
-        missing = [f for f in model.meta.fields if f.column not in columns]
+        missing = [f for f in model.meta.stored if f.column not in columns]
         problems += [
             f"{model.meta.name}.{f.name}: no migration file adds the column {f.column!r} to {name!r}"
             for f in missing

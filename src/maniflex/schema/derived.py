@@ -50,7 +50,7 @@ async def ready_models(run: Executor, models: Sequence[ModelSql]) -> list[ModelS
     for model in models:
         if not model.readonly:
             columns = await read_columns(run, model)
-            if columns and all(field.column in columns for field in model.meta.fields):
+            if columns and all(field.column in columns for field in model.meta.stored):
                 ready.append(model)
     return ready
 

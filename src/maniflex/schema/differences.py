@@ -111,7 +111,7 @@ async def find_differences(
         differences += [*_column_differences(state), *await _default_differences(run, state)]
         differences += await _lost_marks(run, state, old or model.table.name)
         differences += _index_differences(state)
-        if old is None and all(f.column in columns for f in model.meta.fields):
+        if old is None and all(f.column in columns for f in model.meta.stored):
             differences += await _derived_differences(run, model)
     differences += _engine_differences(statements, run.dialect, names)
     return differences
@@ -141,11 +141,11 @@ def _missing_table(model: ModelSql, names: frozenset[str]) -> Difference:
 
 def _column_differences(state: TableState) -> Iterator[Difference]:
     model, columns = state.model, columns_when_renamed(state.model, state.columns)
-    fields = {field.column: field for field in model.meta.fields}
+    fields = {field.column: field for field in model.meta.stored}
     for new, old in renamed_columns(model, state.columns).items():
         text = f"{model.table.name}.{old} is to be renamed to {new!r}"
         yield Difference(What.RENAMED_COLUMN, text, model, fields[new], columns[new], name=old)
-    for field in model.meta.fields:
+    for field in model.meta.stored:
         if field.column in columns:
             yield from _kept_column(model, field, columns[field.column])
         else:
@@ -321,7 +321,7 @@ def renamed_columns(model: ModelSql, columns: Columns) -> dict[str, str]:
     """
     renames: dict[str, str] = {}
     old_names = set(columns)
-    waiting = [field for field in model.meta.fields if field.renamed_from is not None]
+    waiting = [field for field in model.meta.stored if field.renamed_from is not None]
     while field := next(
         (f for f in waiting if f.column not in old_names and f.renamed_from in old_names), None
     ):
@@ -405,12 +405,12 @@ def is_old_index(model: ModelSql, name: str, existing: ExistingIndex) -> bool:
     if name in table_rules(model.meta).old_indexes:
         return False
     columns = [decimal_column(column) for column in existing.columns]
-    if not {field.column for field in model.meta.fields}.issuperset(columns):
+    if not {field.column for field in model.meta.stored}.issuperset(columns):
         return False
     made_for = index_name("due", model.table.name, *columns[:-1])
     prefix = "uq" if existing.unique else "idx"
     tables = (model.table.name, model.meta.options.renamed_from)
-    old_names = {field.column: field.renamed_from for field in model.meta.fields}
+    old_names = {field.column: field.renamed_from for field in model.meta.stored}
     candidates = (columns, [old_names[column] or column for column in columns])
     names = {index_name(prefix, table, *one) for table in tables if table for one in candidates}
     return name in names or (
@@ -517,7 +517,7 @@ async def find_old_tables(
 
 
 def _columns(model: ModelSql) -> frozenset[str]:
-    return frozenset(field.column for field in model.meta.fields)
+    return frozenset(field.column for field in model.meta.stored)
 
 
 async def _tables_without_model(run: Executor, models: Sequence[ModelSql]) -> dict[str, set[str]]:

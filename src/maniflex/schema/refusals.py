@@ -193,7 +193,8 @@ class Refusals:
     async def _missing_column(self, model: ModelSql, field: FieldMeta) -> str | None:
         table, place = model.table.name, f"{model.meta.name}.{field.name}"
         if self._adds:
-            if field.nullable or field.has_default or field.default_factory is not None:
+            is_filled = field.has_default or field.default_factory is not None
+            if field.nullable or (is_filled and not field.has_digest):
                 return None
             if not await has_rows(self._run, self._table_of_now(model)):
                 return None
@@ -384,7 +385,9 @@ class Refusals:
     async def _old_promise(self, difference: Difference, model: ModelSql) -> str | None:
         existing, name = difference.old_index, difference.name
         assert existing is not None
-        if not existing.unique or await self._is_constraint(name):
+        # No two envelopes are equal: it stands for texts from before, until the rotation that seals them.
+        encrypted = {field.column for field in model.meta.fields if field.has_digest}
+        if not existing.unique or encrypted & set(existing.columns) or await self._is_constraint(name):
             return None
         columns = ", ".join(decimal_column(column) for column in existing.columns)
         return (

@@ -209,12 +209,12 @@ class Changes:
             for d in self._of(What.COLUMN)
             if d.field and d.model and d.model.meta is source.meta
         }
-        up = [source.column(f) for f in source.meta.fields]
+        up = [source.column(f) for f in source.meta.stored]
         down = [
             (existing_column_source(old[f.column], dialect) or source.column(f))
             if f.column in old
             else source.column(f)
-            for f in source.meta.fields
+            for f in source.meta.stored
             if f.column not in new_columns
         ]
         up += [
@@ -598,7 +598,7 @@ class TableSource:
             SourceText(f"{_check(condition, name)}.ddl_if({keyword_source('dialect', 'sqlite')})")
             for name, condition in table_rules(self.meta).checks.items()
         ]
-        columns = [self.column(field) for field in self.meta.fields]
+        columns = [self.column(field) for field in self.meta.stored]
         return call_source("op.create_table", [self.name, *columns, *checks])
 
     def indexes(self) -> list[sa.Index]:

@@ -170,7 +170,7 @@ def _is_secret(operation: ops.AddColumnOp, models: Sequence[ModelSql]) -> bool:
     return any(
         field.secret
         for model in models
-        for field in model.meta.fields
+        for field in model.meta.stored
         if (model.table.name, field.column) == (operation.table_name, operation.column.name)
     )
 
@@ -598,7 +598,16 @@ class Backfiller:
         if inspect.isawaitable(value):
             value = await value
         field = self._field(column)
-        return value if field is None or self._model is None else self._model.encode(field, value)
+        if field is None or self._model is None:
+            return value
+        if field.encrypted is None or self._model.cipher is None or value is None:
+            return self._model.encode(field, value)
+        if field.has_digest or self._backfill.key != self._model.id.name:
+            raise MigrationError(
+                f"op.backfill: {self._model.meta.name}.{field.name} is encrypted; fill it by its records,"
+                " with server.db(…).update(…)"
+            )
+        return self._model.cipher.fields[field.name].seal(value, str(row[self._backfill.key]))
 
     def _field(self, column: str) -> FieldMeta | None:
         fields = () if self._model is None else self._model.meta.fields

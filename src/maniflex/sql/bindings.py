@@ -98,7 +98,7 @@ def _value(history: Any, place: BindingPlace, own: str) -> str:
         tables += (
             f" JOIN {name(parent.table.name)} AS b{i} ON b{i}.{name(parent.id.name)} = b{i - 1}.{name(key)}"
         )
-    last = f"b{len(parents) - 1}.{name(place.field.column)}"
+    last = f"b{len(parents) - 1}.{name(place.field.digest_column)}"
     return f"(SELECT {last} FROM {tables} WHERE b0.{name(parents[0].id.name)} = {own})"
 
 

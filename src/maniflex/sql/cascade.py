@@ -174,7 +174,7 @@ def restore(
     statement = model.shapes.get(key, _restore, model, names, tuple(references), scope)
     arguments = {**values(model, (), scope, statement.order), **key_values(references, row)}
     arguments |= parent_values(statement.order, row)
-    return statement.bind({**arguments, **encode_values(model, stamps), ID: record_id})
+    return statement.bind({**arguments, **encode_values(model, stamps, record_id), ID: record_id})
 
 
 def _restore(

@@ -182,7 +182,11 @@ def decoder(kind: Kind, dialect: Dialect) -> Codec | None:
 
 
 def row_decoder(
-    fields: Sequence[FieldMeta], dialect: Dialect, *, guards_json: bool = False
+    fields: Sequence[FieldMeta],
+    dialect: Dialect,
+    *,
+    guards_json: bool = False,
+    openers: Sequence[tuple[int, Callable[[str, str], str | None]]] = (),
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
     by_kind = _DECODERS[dialect]
@@ -192,7 +196,7 @@ def row_decoder(
             if f.load_json is not None:
                 decoders.append((i, json_guard(f.load_json, is_object=get_origin(f.type) is dict)))
 
-    def decode(row: Sequence[Any]) -> Sequence[Any]:
+    def decode(row: Sequence[Any]) -> list[Any]:
         values = list(row)
         for i, convert in decoders:
             value = values[i]
@@ -200,7 +204,20 @@ def row_decoder(
                 values[i] = convert(value)
         return values
 
-    return decode if decoders else None
+    if not openers:
+        return decode if decoders else None
+    id_place = next(i for i, f in enumerate(fields) if f.name == "id")
+
+    def decode_and_open(row: Sequence[Any]) -> Sequence[Any]:
+        values = decode(row)
+        record_id = values[id_place]
+        for i, open_value in openers:
+            stored = values[i]
+            if stored is not None:
+                values[i] = open_value(stored, record_id)
+        return values
+
+    return decode_and_open
 
 
 # Values as SQL text: for DDL, and for conditions an index must recognise.

@@ -8,9 +8,11 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause, Subquery
 
-from maniflex.errors import DeclarationError, InvalidQuery
+from maniflex.encryption.keyring import Keyring
+from maniflex.errors import DeclarationError, InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, TypedSelect
 from maniflex.sql.bindings import BindingPlace
+from maniflex.sql.cipher import NO_KEYS, RowCipher, digest_of
 from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression, order_key
 from maniflex.sql.history_layouts import Layouts
@@ -29,7 +31,9 @@ BoundLookup = tuple[str, tuple[Any, ...], tuple[Any, ...]]  # text, and the valu
 class ModelSql:
     """What the statement writers (`select`, `write`) need to know of a model."""
 
-    def __init__(self, meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> None:
+    def __init__(
+        self, meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData, keys: Keyring = NO_KEYS
+    ) -> None:
         self.meta = meta
         self.dialect = dialect
         self.readonly = meta.options.query is not None
@@ -55,8 +59,11 @@ class ModelSql:
         self.shapes = StatementCache()
         self.lookups: dict[Any, BoundLookup] = {}  # by scope and kind of lookup
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
+        self.keys = keys
+        is_encrypted = any(f.encrypted is not None for f in meta.fields)
+        self.cipher = RowCipher(meta, keys) if is_encrypted else None
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
-        self.all_plain = not any(self.encoders.values())
+        self.all_plain = not is_encrypted and not any(self.encoders.values())
         self.lock_values = self._lock_values()
         self.decode = self.decoder(meta.fields)
         self._peers: Mapping[str, ModelSql] = {}
@@ -102,13 +109,26 @@ class ModelSql:
 
     def decoder(self, fields: Sequence[FieldMeta]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """What turns a stored row of these fields into values; None when the driver already gives them."""
-        return row_decoder(fields, self.dialect, guards_json=self.guards_json)
+        openers = () if self.cipher is None else self.cipher.openers(fields)
+        return row_decoder(fields, self.dialect, guards_json=self.guards_json, openers=openers)
 
     def comparison_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
         """What conditions, sorts and groups look at: the column, or the order key beside it."""
+        if field.encrypted is not None:
+            raise UnusableQuery(f"{field.name} is encrypted, so it can only be compared for equality")
         columns = (self.table if table is None else table).c
         by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
         return columns[order_column(field.column) if by_order_key else field.column]
+
+    def digest_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
+        """What equality with an encrypted field is decided by."""
+        columns = (self.table if table is None else table).c
+        column = columns.get(field.digest_column) if field.has_digest else None
+        if column is None and field.has_digest:
+            raise InvalidQuery(f"filter: {field.api!r} is not told by the past")
+        if column is None:
+            raise UnusableQuery(f"{field.name} is encrypted and has no digest to compare")
+        return column
 
     def compare_stored_texts(self) -> None:
         """Do without order keys: the tables of this database were made by others and have none."""
@@ -137,6 +157,8 @@ class ModelSql:
         """
         if self.uses_order_keys and has_order_key(field, self.dialect):
             return order_key
+        if field.encrypted is not None:
+            return lambda value: digest_of(field, value, self.keys)
         return encoder(field.kind, self.dialect)
 
     def encode_comparable(self, field: FieldMeta, value: Any) -> Any:

@@ -139,7 +139,7 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
             nullable=f.nullable,
             server_default=_server_default(column_default(f, dialect, rules)),
         )
-        for f in meta.fields
+        for f in meta.stored
     ]
     order_columns = {f.column: order_column(f.column) for f in meta.fields if has_order_key(f, dialect)}
     keys = [sa.Column(_name(name), sa.Text()) for name in order_columns.values()]
@@ -207,11 +207,12 @@ def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     references = {r.key for r in meta.relations.values() if r.kind is RelationKind.BELONGS_TO}
     for f in meta.fields:
         if f.unique and f.name != "id":
-            columns = (*(meta.by_name[name].column for name in f.unique_within), f.column)
+            columns = (*(meta.by_name[name].column for name in f.unique_within), f.digest_column)
             yield index_name("uq", meta.table, *columns), columns, True
         alone = not f.unique or f.unique_within  # no unique index begins with it
-        if alone and (f.index or f.name in references) and f.column not in leading_columns and f.name != "id":
-            yield index_name("idx", meta.table, f.column), (f.column,), False
+        is_indexed = f.index or bool(f.blind_index) or f.name in references
+        if alone and is_indexed and f.column not in leading_columns and f.name != "id":
+            yield index_name("idx", meta.table, f.digest_column), (f.digest_column,), False
 
 
 def longest_indexed(meta: ModelMeta) -> dict[str, int]:

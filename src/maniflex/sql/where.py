@@ -235,6 +235,10 @@ def join(
 
 
 def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condition:
+    if item.field.encrypted is not None:
+        is_by_value = item.value is not None
+        column = model.digest_column(item.field, table) if is_by_value else table.c[item.field.column]
+        return test(model.dialect, column, item, name)
     column = model.comparison_column(item.field, table)
     if isinstance(item.value, FieldMeta):
         other = model.comparison_column(item.value, table)

@@ -32,7 +32,7 @@ def insert(model: ModelSql, values: Mapping[str, Any], *, ignore_existing: bool 
 
 
 def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
-    row: dict[str, Any] = {f.column: sa.bindparam(f.name) for f in model.meta.fields}
+    row: dict[str, Any] = {f.column: sa.bindparam(f.name) for f in model.meta.stored}
     statement: Any = sa.insert(model.table)
     if ignore_existing:
         dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
@@ -52,7 +52,7 @@ def insert_many(model: ModelSql, rows: Sequence[Mapping[str, Any]]) -> Sql:
 
 def _insert_many(model: ModelSql, count: int) -> Compiled:
     rows = [
-        {f.column: sa.bindparam(f"{f.name}_{place}", type_=model.column(f).type) for f in model.meta.fields}
+        {f.column: sa.bindparam(f"{f.name}_{place}", type_=model.column(f).type) for f in model.meta.stored}
         for place in range(count)
     ]
     dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
@@ -73,10 +73,10 @@ def insert_referring(
 
 
 def _insert_referring(model: ModelSql, references: tuple[Reference, ...], scope: Scope) -> Compiled:
-    row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.fields]
+    row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.stored]
     parents = parents_inside(model, scope, model.names)
     source = sa.select(*row).where(*named_rows(references, scope), *parents)
-    statement = sa.insert(model.table).from_select([c.name for c in model.columns], source)
+    statement = sa.insert(model.table).from_select([f.column for f in model.meta.stored], source)
     return compile_statement(statement.returning(*model.columns), model.dialect)
 
 
@@ -98,7 +98,8 @@ def update(
     if scope or references:
         key = (*key, shape((), scope), shape_of(references))
     statement = model.shapes.get(key, _update, model, names, scope, tuple(references), checks_version)
-    arguments = {**encode_values(model, changes), ID: record_id, VERSION: version, **model.lock_values}
+    encoded = encode_values(model, changes, record_id)
+    arguments = {**encoded, ID: record_id, VERSION: version, **model.lock_values}
     if references:
         arguments.update(key_values(references, changes))
     if scope:
@@ -198,17 +199,25 @@ def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bo
 
 
 def assignments(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
-    return {model.meta.by_name[name].column: sa.bindparam(name) for name in names}
+    row: dict[str, Any] = {model.meta.by_name[name].column: sa.bindparam(name) for name in names}
+    digests = [f for f in model.meta.companions if f.name.removesuffix("$hmac") in names]
+    return {**row, **{f.column: sa.bindparam(f.name) for f in digests}}
 
 
-def encode_values(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def encode_values(
+    model: ModelSql, values: Mapping[str, Any], record_id: str | None = None
+) -> Mapping[str, Any]:
+    """Values as parameters; those of encrypted fields are bound to the id of their record."""
     if model.all_plain:
         return values
     encoders = model.encoders
-    return {
+    encoded = {
         name: value if value is None or (convert := encoders[name]) is None else convert(value)
         for name, value in values.items()
     }
+    if model.cipher is not None:
+        model.cipher.seal(encoded, record_id)
+    return encoded
 
 
 def _held_version(model: ModelSql) -> sa.ScalarSelect[Any]:
@@ -312,6 +321,9 @@ def row_to_expect(model: ModelSql, insert: Sql) -> Sequence[Any] | None:
             if not is_certain:
                 return None
         row.append(value)
+    for i, open_value in () if model.cipher is None else model.cipher.openers(model.meta.fields):
+        if row[i] is not None:
+            row[i] = open_value(row[i], sent["id"])
     return row
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PIECE = 256 * 1024
 LARGEST_FILE = 1024 * 1024 * 1024
+_LABEL = "admin_transfer_piece.content"  # what a sealed piece is bound to
 KEPT = timedelta(days=1)
 _MOST_SWEPT = 20
 _MOST_IN_CHECK = 1000  # refusals of a dry run that are kept to be shown
@@ -224,7 +225,8 @@ class Transfers:
         return size, digest.hexdigest()
 
     async def _add_piece(self, transfer_id: str, number: int, content: bytes) -> None:
-        content_bytes = zlib.compress(content, 1)
+        keys = self._runtime.keys
+        content_bytes = keys.seal_copy(zlib.compress(content, 1), _LABEL, f"{transfer_id}/{number}")
         await self._pieces.create(transfer_id=transfer_id, number=number, content=content_bytes)
 
     async def pieces(self, transfer: AdminTransfer) -> AsyncGenerator[bytes, None]:
@@ -237,7 +239,8 @@ class Transfers:
             pieces = await self._pieces.list({"transfer_id": transfer.id, "number": number}, limit=1)
             if not pieces:
                 return
-            content = zlib.decompress(pieces[0].content)
+            piece = self._runtime.keys.open_copy(pieces[0].content, _LABEL, f"{transfer.id}/{number}")
+            content = zlib.decompress(piece)
             number, size = number + 1, size + len(content)
             yield content
 

@@ -316,7 +316,7 @@ class CopiedTable:
     def __init__(self, model: ModelSql) -> None:
         self.model = model
         self.name = str(model.table.name)
-        self.fields = model.meta.fields
+        self.fields = model.meta.stored
         self._dialect = model.dialect
         self._id_place = next(n for n, field in enumerate(self.fields) if field.name == "id")
         self._decoders = [decoder(field.kind, model.dialect) for field in self.fields]

@@ -333,7 +333,7 @@ class HeldClaim:
 
     async def settle(self, ctx: Context, tx: Tx | None = None) -> None:
         """Keep the answer, in the transaction if there is one; `ClaimLost` when the key is another's."""
-        answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        answer = self._seal(ctx, await keep_answer(ctx, self._headers_before, self._options.max_answer))
         self.is_unsure, now = True, self._now()
         is_ours = await self.store.settle(
             self.name, self._token, answer, ttl=self._options.ttl, now=now, tx=tx
@@ -349,16 +349,22 @@ class HeldClaim:
     async def settle_with_commit(self, ctx: Context, tx: Tx) -> None:
         """Keep the answer when the transaction commits; `CommitRefused` when the key is another's."""
         assert isinstance(self.store, SqlIdempotency)
-        self.answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        self.answer = self._seal(ctx, answer)
         self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
         self.store.settle_with_commit(self.name, self._token, self.answer, self.until, tx)
 
     def settlement(self, ctx: Context, response: Response) -> Sql:
         """The statement that keeps this answer; until `note_commit`, whether it has run is not known."""
         assert isinstance(self.store, SqlIdempotency)
-        self.answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
+        answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
+        self.answer = self._seal(ctx, answer)
         self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
         return self.store.settlement(self.name, self._token, self.answer, self.until)
+
+    def _seal(self, ctx: Context, answer: bytes | None) -> bytes | None:
+        """The answer as it may be stored beside encrypted fields, whose values it may show."""
+        return None if answer is None else ctx.runtime.keys.seal_copy(answer, _LABEL, self.name)
 
     def note_commit(self) -> None:
         """What settled the key is committed."""
@@ -480,6 +486,7 @@ class _KeptAnswer(msgspec.Struct, array_like=True):
     models: list[str] = []  # whose records an action showed, as far as they have fields to redact
 
 
+_LABEL = "idempotency_key.answer"  # what a sealed answer is bound to, with the name of its key
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_KeptAnswer).decode
 
@@ -524,7 +531,7 @@ def keep_response(ctx: Context, response: Response, headers_before: int, most: i
     return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body, models))
 
 
-def replay_answer(ctx: Context, answer: bytes | None) -> Awaitable[None] | None:
+def replay_answer(ctx: Context, name: str, answer: bytes | None) -> Awaitable[None] | None:
     """Answer as the first request was answered; 409 when its answer was not kept.
 
     Fields that have been hidden from the caller since are left out, which is to be awaited.
@@ -535,7 +542,7 @@ def replay_answer(ctx: Context, answer: bytes | None) -> Awaitable[None] | None:
             "IDEMPOTENCY_NOT_REPLAYABLE",
             "a request with this Idempotency-Key has succeeded, and its answer cannot be given again",
         )
-    first = _decode(answer)
+    first = _decode(ctx.runtime.keys.open_copy(answer, _LABEL, name))
     response = Response(first.status, body=first.body or None, content_type=first.content_type)
     response.headers, response.marks = first.headers, _REPLAYED
     if first.added_headers:

@@ -117,7 +117,7 @@ class KeyedRequest(AnswersEarly):
         if known_key.state is _SETTLED:
             if ctx.unparsed is not None and (work := ctx.unparsed.leave_unparsed(ctx)) is not None:
                 await work
-            outcome = replay_answer(ctx, known_key.answer)
+            outcome = replay_answer(ctx, name, known_key.answer)
             if outcome is not None:
                 await outcome
         else:
@@ -161,7 +161,7 @@ class KeyedRequest(AnswersEarly):
             claim.undo_effects(ctx)
             find = self._claimer.find
             successor = await find(ctx, claim.store, claim.place, claim.fingerprint, claims=False)
-            outcome = replay_answer(ctx, successor.answer)
+            outcome = replay_answer(ctx, claim.name, successor.answer)
             if outcome is not None:
                 await outcome
 

@@ -51,8 +51,13 @@ class UniqueEntry(RuleEntry):
 
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
         field, *within = (require_field(model, name) for name in self.fields)
-        if field.kind in (Kind.JSON, Kind.BYTES) or field.encrypted is not None:
+        if field.kind in (Kind.JSON, Kind.BYTES):
             yield f"{field.name} cannot be looked up"
+        for one in (field, *within):
+            if one.encrypted is not None and not one.has_digest:
+                yield f"{one.name} cannot be looked up; unique=True or blind_index=True gives it a digest"
+        if self._ignore_case and field.encrypted is not None and field.blind_index != "casefold":
+            yield f"{field.name} is encrypted: blind_index='casefold' ignores its case"
         if self._ignore_case and field.kind is not Kind.TEXT:
             yield f"{field.name} is no text, so it has no case to ignore"
         if field in within:
@@ -87,7 +92,8 @@ class Lookup:
         self._model = model
         self._field = field
         self._within = tuple(within)
-        self._op = "ilike" if ignore_case else "eq"
+        # The digest of an encrypted field ignores case by itself.
+        self._op = "ilike" if ignore_case and field.encrypted is None else "eq"
         self.names = frozenset({field.name, *(f.name for f in within)})
 
     async def refuse_duplicate(self, ctx: Context, values: Mapping[str, Any], own_id: str | None) -> None:

@@ -1,0 +1,119 @@
+"""Encrypted fields of a server: its keys, what contradicts, and what a start looks at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from maniflex.config import Config
+from maniflex.db.current import reading
+from maniflex.db.store import Store
+from maniflex.encryption.envelope import is_sealed
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.local import MISSING, EnvKeyProvider
+from maniflex.encryption.port import KeyProvider
+from maniflex.errors import DeclarationError, DecryptionError, EncryptionNotConfigured
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.sql.cipher import FieldCipher
+from maniflex.sql.statement import Sql
+from maniflex.sql.tables import quote
+
+log = logging.getLogger("maniflex.encryption")
+
+_TRIED = 20  # stored values of a field that a start opens
+
+
+def make_keyring(config: Config, provider: KeyProvider | None) -> Keyring:
+    """The keys of a server: of the provider that was set, of the setting, or of the environment."""
+    given = provider or config.key_provider
+    return Keyring(
+        given or EnvKeyProvider(),
+        legacy=config.encryption_legacy,
+        min_version=config.encryption_min_version,
+        on_error=config.decrypt_errors,
+        is_declared=given is not None,
+    )
+
+
+def encrypted_fields(models: Iterable[ModelMeta]) -> list[tuple[ModelMeta, FieldMeta]]:
+    """Every encrypted field, with its model."""
+    return [(meta, field) for meta in models for field in meta.fields if field.encrypted is not None]
+
+
+def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[str]:
+    """What contradicts in the encrypted fields of all models."""
+    fields = encrypted_fields(models)
+    if not fields:
+        return
+    if keys.local is None:
+        yield (
+            f"key_provider: {type(keys.provider).__name__} keeps its keys elsewhere, which encrypted fields"
+            " do not take in this version"
+        )
+    elif find_spec("cryptography") is None:
+        yield MISSING
+    for meta, field in fields:
+        name = f"{meta.name}.{field.name}"
+        if meta.options.backend is not None:
+            yield f"{name}: encrypted cannot be set on a model with a backend, which stores its own values"
+        if field.has_digest and len(field.labels) > 1:
+            old = field.labels[-1]
+            yield (f"{name}: digests do not follow a new name; encrypted_as={old!r} keeps them valid")
+
+
+async def require_keys(keys: Keyring, models: Iterable[ModelMeta]) -> None:
+    """Stop a start whose fields have no keys, before a table is touched."""
+    problems: dict[str, list[str]] = {}
+    for meta, field in encrypted_fields(models):
+        assert field.encrypted is not None
+        for problem in await keys.problems([field.encrypted]):
+            problems.setdefault(problem, []).append(f"{meta.name}.{field.name}")
+    if problems:
+        advice = "`maniflex keys generate` makes a key"
+        raise DeclarationError(*(f"{', '.join(names)}: {text}; {advice}" for text, names in problems.items()))
+
+
+async def try_stored_values(stores: Iterable[Store]) -> None:
+    """Stop a start at a field of which no stored value opens; warn of single ones."""
+    problems = []
+    for store in stores:
+        for cipher in () if store.sql.cipher is None else store.sql.cipher.fields.values():
+            problem = await _try_field(store, cipher)
+            problems += [problem] if problem else []
+    if problems:
+        raise DeclarationError(*problems)
+
+
+async def _try_field(store: Store, cipher: FieldCipher) -> str | None:
+    rows = [row for row in await _some_values(store, cipher.field) if is_sealed(row[1])]
+    reasons = [reason for row in rows if (reason := _why_shut(cipher, *row)) is not None]
+    if not reasons:
+        return None
+    name = f"{store.meta.name}.{cipher.field.name}"
+    if len(reasons) < len(rows):
+        log.warning("%s: %d of %d stored values that were tried do not open", name, len(reasons), len(rows))
+        return None
+    label = cipher.field.labels[0]
+    return (
+        f"{name}: none of its stored values opens: {reasons[0]}; if the key is right, the table or the column"
+        f" had another name than {label!r}: say it with renamed_from, or for good with"
+        " encrypted_as='table.column'"
+    )
+
+
+async def _some_values(store: Store, field: FieldMeta) -> Sequence[Sequence[Any]]:
+    dialect = store.adapter.dialect
+    column, record_id = quote(field.column, dialect), quote(store.sql.id.name, dialect)
+    table = quote(store.meta.table, dialect)
+    text = f"SELECT {record_id}, {column} FROM {table} WHERE {column} IS NOT NULL LIMIT {_TRIED}"
+    return await reading(store.adapter).fetch(Sql(text))
+
+
+def _why_shut(cipher: FieldCipher, record_id: str, stored: str) -> str | None:
+    try:
+        cipher.open_strictly(stored, record_id)
+    except (DecryptionError, EncryptionNotConfigured) as error:
+        return error.problem.partition(": ")[2]
+    return None
