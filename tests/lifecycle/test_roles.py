@@ -13,7 +13,7 @@ import pytest
 
 from maniflex import Server
 from maniflex._service import Service
-from maniflex.background.loop import Loop, stalled
+from maniflex.background.loop import Loop, stalled_loops
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
@@ -110,23 +110,23 @@ async def test_a_loop_stands_still_after_three_intervals_or_thirty_seconds(
 ) -> None:
     clock = FakeClock()
     loop = ticking(clock, interval)
-    assert stalled([loop]) == []
+    assert stalled_loops([loop]) == []
     await loop.start()
     await eventually(lambda: loop.ticks)
     loop.broken = True
 
     clock.advance(patience)
-    assert stalled([loop]) == []
+    assert stalled_loops([loop]) == []
     clock.advance(timedelta(milliseconds=1))
-    assert stalled([object(), loop]) == ["ticking"]
+    assert stalled_loops([object(), loop]) == ["ticking"]
 
     loop.broken = False
     loop.wake()
     await eventually(lambda: loop.ticks == 2)
-    assert stalled([loop]) == []
+    assert stalled_loops([loop]) == []
     await loop.stop()
     clock.advance(patience * 2)
-    assert stalled([loop]) == []
+    assert stalled_loops([loop]) == []
 
 
 async def test_a_loop_that_never_had_a_good_tick_stands_still_too() -> None:
@@ -137,7 +137,7 @@ async def test_a_loop_that_never_had_a_good_tick_stands_still_too() -> None:
 
     clock.advance(31 * SECOND)
 
-    assert stalled([loop]) == ["ticking"]
+    assert stalled_loops([loop]) == ["ticking"]
     await loop.stop()
 
 

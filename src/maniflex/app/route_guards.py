@@ -92,7 +92,7 @@ class GuardsByRoute:
         unique = (tuple(dict.fromkeys(names)) for names in (authenticators, exemptions, others))
         return RouteGuards(*unique)
 
-    def judged(self, endpoints: Iterable[Endpoint], prefix: str) -> list[GuardedRoute]:
+    def judge_routes(self, endpoints: Iterable[Endpoint], prefix: str) -> list[GuardedRoute]:
         """The routes, each with whether the application said who may use it."""
         return [
             GuardedRoute(
@@ -211,7 +211,7 @@ def _open_routes(
 ) -> Iterator[ProductionProblem]:
     """One problem for each path; what is silenced of it is one for each method and reason."""
     methods_of: dict[str, list[str]] = {}
-    for route in guards.judged(endpoints, declaration.config.path_prefix):
+    for route in guards.judge_routes(endpoints, declaration.config.path_prefix):
         if not route.is_open:
             continue
         if route.is_meant(declaration.ignores):

@@ -32,7 +32,7 @@ from maniflex.app.encryption import make_keyring, require_keys, try_stored_value
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState, collect_warnings
 from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
-from maniflex.background.loop import stalled
+from maniflex.background.loop import stalled_loops
 from maniflex.background.threads import dead_parts
 from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
@@ -132,7 +132,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         # Asked when a probe comes: another life has another lifecycle.
         health = Health(
             accepting=lambda: self._lifecycle.accepting,
-            stalled=lambda: stalled(self._lifecycle.running),
+            stalled=lambda: stalled_loops(self._lifecycle.running),
             dead=lambda: dead_parts(self._lifecycle.running),
             checks=self._readiness,
             missing_migration=self._find_missing_migration,
@@ -514,7 +514,7 @@ def subject_of(
         models=tuple(store.meta for store in runtime.stores.values()),
         stores=runtime.stores,
         adapters=assembly.adapters,
-        routes=tuple(assembly.guards.judged(assembly.endpoints, runtime.config.path_prefix)),
+        routes=tuple(assembly.guards.judge_routes(assembly.endpoints, runtime.config.path_prefix)),
         placement=assembly.placement,
         layers=layers,
         actions=actions,

@@ -24,10 +24,10 @@ from maniflex.errors import Timeout, Unavailable
 PATIENCE = timedelta(seconds=30)
 
 
-def stalled(services: Iterable[object]) -> list[str]:
+def stalled_loops(services: Iterable[object]) -> list[str]:
     """The names of those whose loop stands still; a service may be a `Loop` or have one as `loop`."""
     loops = [one if isinstance(one, Loop) else getattr(one, "loop", None) for one in services]
-    return [loop.name for loop in loops if isinstance(loop, Loop) and loop.stalled]
+    return [loop.name for loop in loops if isinstance(loop, Loop) and loop.is_stalled]
 
 
 class Loop:
@@ -96,7 +96,7 @@ class Loop:
         return (self,)
 
     @property
-    def stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether it is started and has had no good tick for longer than it should take."""
         if self.started is None or self._stopping:
             return False

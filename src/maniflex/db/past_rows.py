@@ -16,7 +16,7 @@ import msgspec
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor, reading
 from maniflex.db.port import Adapter, Executor, Row
-from maniflex.db.redacted import redacted
+from maniflex.db.redacted import redact_row
 from maniflex.db.store import Store
 from maniflex.errors import HistoryChanged, NotFound
 from maniflex.model.history_row import HistoryOperation
@@ -247,7 +247,7 @@ class PastRows:
             raise self._refusal(query, moment)
         binding = rows[0].binding
         state = past.PastState(
-            msgspec.json.encode(redacted(self.store.meta, record.row)).decode(),
+            msgspec.json.encode(redact_row(self.store.meta, record.row)).decode(),
             None if binding is None else msgspec.json.encode(binding).decode(),
         )
         is_inside = past.inside(self.store.sql, record_id, state, query.filters, scope)

@@ -31,7 +31,7 @@ class Redaction:
         return {name: as_json(row[i]) if is_json else row[i] for i, name, is_json in self._names}
 
 
-def redacted(meta: ModelMeta, row: Row) -> dict[str, Any]:
+def redact_row(meta: ModelMeta, row: Row) -> dict[str, Any]:
     """The values of a row that may leave, by API name."""
     return Redaction(meta)(row)
 

@@ -86,7 +86,8 @@ class FollowUp:
         """The writes that follow from these changes of one model, made by this caller.
 
         The first gives back a row for each change that it is done for. Where that is not all of them, others
-        may follow. It may run on another thread, and twice.
+        may follow; where it is, PostgreSQL runs no other, so two that belong together are one statement. It
+        may run on another thread, and twice.
         """
         raise NotImplementedError
 

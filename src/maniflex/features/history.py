@@ -48,15 +48,15 @@ def history_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoi
     own = None if model.options.headless else _history_routes(routes, model)
     if own is None:
         return
-    yield from routes.with_options(own.nested())
+    yield from routes.with_options(own.record_endpoints())
     if model.options.history_list is not False:
-        yield from routes.with_options(own.flat())
+        yield from routes.with_options(own.model_endpoints())
 
 
 def private_history_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[Endpoint]:
     """The same for requests of this process alone, whether or not the model has routes on a path."""
     own = _history_routes(routes, model)
-    return [] if own is None else list(own.nested())
+    return [] if own is None else list(own.record_endpoints())
 
 
 def _history_routes(routes: RouteBuilder, model: ModelMeta) -> _HistoryRoutes | None:
@@ -78,7 +78,7 @@ class _HistoryRoutes:
         self._steps = HistorySteps(routes.runtime, model, history)
         self._below = "" if model.options.singleton else "/{id}"
 
-    def nested(self) -> Iterator[Endpoint]:
+    def record_endpoints(self) -> Iterator[Endpoint]:
         """The history of one record, its versions, and the way back to one of them."""
         steps, path = self._steps, f"/{self._model.table}{self._below}/history"
         nested: dict[str, Default] = {"deserialize": steps.read_query, "db": steps.list_of_record}
@@ -89,7 +89,7 @@ class _HistoryRoutes:
         if self._model.options.history_restore:
             yield self._restoring()
 
-    def flat(self) -> Iterator[Endpoint]:
+    def model_endpoints(self) -> Iterator[Endpoint]:
         """The histories of all records."""
         steps, path = self._steps, f"/{self._history.table}"
         many: dict[str, Default] = {"deserialize": steps.read_query, "db": steps.list_all}

@@ -74,7 +74,7 @@ class DatabaseAccess:
         if rules is None:
             return scope
         for name in dict.fromkeys(reached):
-            binding = rules.named(name).binding_reached
+            binding = rules.of_name(name).binding_reached
             if binding:
                 scope = with_conditions(scope, await self._conditions(binding))
         return scope

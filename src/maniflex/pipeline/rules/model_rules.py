@@ -246,17 +246,19 @@ class ServerRules(dict[type[Model], ModelRules]):
         for cls, store in self._stores.items():
             if self.has_redactions:
                 reached = (store.meta, *reachable_models(store.meta, models))
-                store.listings.guarded = frozenset(self._redacted(f for meta in reached for f in meta.fields))
-                store.guarded = frozenset(self._redacted(store.meta.fields))
+                store.listings.guarded = frozenset(
+                    self._with_redaction(f for meta in reached for f in meta.fields)
+                )
+                store.guarded = frozenset(self._with_redaction(store.meta.fields))
             changed = [transform.field for transform in self[cls].transforms]
             searched = searchable_fields(store.meta)
             store.sql.never_quoted = tuple(f for f in searched if f in changed)
             store.sql.apart_in_search = tuple(f for f in searched if f in changed or f in store.guarded)
 
-    def _redacted(self, fields: Iterable[FieldMeta]) -> Iterator[FieldMeta]:
+    def _with_redaction(self, fields: Iterable[FieldMeta]) -> Iterator[FieldMeta]:
         return (field for field in fields if field in self._redacted_fields)
 
-    def named(self, name: str) -> ModelRules:
+    def of_name(self, name: str) -> ModelRules:
         """The rules of a model by its name."""
         return self[self._classes[name]]
 
@@ -313,7 +315,7 @@ class ServerRules(dict[type[Model], ModelRules]):
             serializers = request.runtime.serializers
             self._open_serializers = {cls: s for cls, s in serializers.items() if not self[cls].redactions}
         names = dict.fromkeys(models_included(request.current_query().includes))
-        included = [rules for rules in map(self.named, names) if rules.redactions]
+        included = [rules for rules in map(self.of_name, names) if rules.redactions]
         if not included:
             return self._open_serializers
         return self._open_serializers | {r.meta.cls: await r.serializer(request) for r in included}

@@ -48,7 +48,7 @@ class Respond:
         """Whether an answer has nothing but the row in it."""
         return type(self) is Respond and self._plain
 
-    def created(self, row: Row) -> Response:
+    def make_created(self, row: Row) -> Response:
         """The plain answer to a create, where no query of the client has a part in it."""
         response = Response(201, body=self._serializer.encode_one(row))
         if self._etags:
