@@ -48,7 +48,7 @@ class Asking(Protocol):
 asking: ContextVar[Asking | None] = ContextVar("maniflex_asking", default=None)
 # The database of the server that a service, a hook or a task of its own belongs to.
 _serving: ContextVar[object | None] = ContextVar("maniflex_serving", default=None)
-_NOBODY = Caller()
+NOBODY = Caller()
 
 
 def current_database() -> object | None:
@@ -87,7 +87,7 @@ def current_log_fields() -> Mapping[str, Any]:
 def caller() -> Caller:
     """The caller of the current request; an empty one outside a request."""
     request = asking.get()
-    return _NOBODY if request is None else request.caller()
+    return NOBODY if request is None else request.caller()
 
 
 class _Speaker:
@@ -103,7 +103,7 @@ class _Speaker:
     def caller(self) -> Caller:
         if self._who is not None:
             return self._who
-        return _NOBODY if self._outer is None else self._outer.caller()
+        return NOBODY if self._outer is None else self._outer.caller()
 
     def database(self) -> object | None:
         if self._database is not None:

@@ -308,7 +308,7 @@ async def _reason_in_body(ctx: Context) -> str | None:
     if ctx.header("content-length") == "0":
         return None
     if ctx.raw_body is None:
-        ctx.raw_body = await read_body(ctx)
+        await read_body(ctx)
     if not ctx.raw_body:
         return None
     body = await ctx.parse_body(_json.loads)

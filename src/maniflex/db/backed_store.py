@@ -53,7 +53,7 @@ from maniflex.db.current import is_trial, judge_outcome, transaction
 from maniflex.db.port import STREAM_BATCH, Adapter, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.references import StoresByModel
 from maniflex.db.store import Store
-from maniflex.db.write_seam import ChangeKind, FollowUp
+from maniflex.db.write_seam import ChangeKind, Guard
 from maniflex.errors import (
     BackendError,
     DeclarationError,
@@ -220,9 +220,9 @@ class BackedStore(Store):
     # -- writing
 
     async def create(
-        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, also: FollowUp | None = None
+        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, guard: Guard | None = None
     ) -> Row:
-        if also is not None:
+        if guard is not None:
             self._refuse("shares no transaction with other writes")
         conditions = self._conditions_to_check(scope, writes=True)
         now = self.clock.now()

@@ -16,12 +16,12 @@ import msgspec
 from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.db.port import Row
-from maniflex.db.redacted import Differences, Redaction
+from maniflex.db.redacted import Differences, Redaction, as_json
 from maniflex.db.store import Store
 from maniflex.db.write_seam import Change, ChangeKind, FollowUp, Statements
 from maniflex.model.history_row import HistoryOperation
 from maniflex.sql.bindings import BEFORE, THEN
-from maniflex.sql.history import Author, HistoryEntry, append
+from maniflex.sql.history import HistoryEntry, append
 from maniflex.sql.statement import Sql
 from maniflex.sql.unseen_delete import MOST_FIELDS, ToldFields, delete_with_version
 from maniflex.sql.where import Scope
@@ -55,9 +55,9 @@ class HistoryWriter(FollowUp):
 
     def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
         """Add a version of every record that has really changed."""
-        author = Author(who.actor_id, who.tenant_id, who.request_id, who.reason)
-        for some in _by_beginning(changes):
-            entries = [entry for change in some for entry in self._entry(change)]
+        author = who.actor_id, who.tenant_id, who.request_id, who.reason
+        for some in (changes,) if len(changes) == 1 else _by_beginning(changes):
+            entries = [entry for change in some if (entry := self._entry(change)) is not None]
             if not entries:
                 continue
             # As far as their records have a history or begin one; all of them do, or none.
@@ -101,10 +101,10 @@ class HistoryWriter(FollowUp):
             is_deleted = self._marker is not None and bool(change.before[self._marker])
             diff = {} if is_deleted else self._all_values(change.before, "new")
             moment = min(change.before[self._moment], entry.timestamp)
-            yield self._make(change, HistoryOperation.BASELINE, diff, change.before, moment)
+            yield self._make(change, str(HistoryOperation.BASELINE), diff, change.before, moment)
             yield entry._replace(id=new_id(), step=2)  # ids rise with the versions
 
-    def _entry(self, change: Change) -> Iterator[HistoryEntry]:
+    def _entry(self, change: Change) -> HistoryEntry | None:
         """The version that a change makes, if it makes one."""
         before, after = change.before, change.after
         match change.operation:
@@ -121,24 +121,21 @@ class HistoryWriter(FollowUp):
                 diff = {name: {"old": old, "new": new} for name, (old, new) in differences.items()}
                 shown = after
                 if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
-                    return
+                    return None
         moment = self._clock.now() if after is None else after[self._moment]
-        yield self._make(change, HistoryOperation(change.operation), diff, shown, moment)
+        return self._make(change, str(change.operation), diff, shown, moment)
 
-    def _make(
-        self, change: Change, operation: HistoryOperation, diff: Diff, row: Row, moment: datetime
-    ) -> HistoryEntry:
-        snapshot = _encode(self._redaction(row)).decode() if self._snapshots else None
-        before = change.before if operation is HistoryOperation.UPDATE else None
+    def _make(self, change: Change, operation: str, diff: Diff, row: Row, moment: datetime) -> HistoryEntry:
+        before = change.before if change.operation is ChangeKind.UPDATE else None
         return HistoryEntry(
             new_id(),
             change.id or "",
             1,
-            operation.value,
+            operation,
             moment,
-            change.source.value,
+            str(change.source),
             _encode(diff).decode(),
-            snapshot,
+            _encode(self._redaction(row)).decode() if self._snapshots else None,
             self._own_values(row, before or row) if self._own_places else None,
         )
 
@@ -151,7 +148,12 @@ class HistoryWriter(FollowUp):
 
     def _all_values(self, row: Row, side: str) -> Diff:
         """The fields that have a value, all on one side."""
-        return {name: {**_NULL, side: value} for name, value in self._differences.values(row)}
+        diff: Diff = {}
+        for place, name, is_json in self._differences.places:
+            value = row[place]
+            if value is not None:
+                diff[name] = {**_NULL, side: as_json(value) if is_json else value}
+        return diff
 
 
 def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:

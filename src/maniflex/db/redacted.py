@@ -59,7 +59,7 @@ class Differences:
         untold = {"id", "created_at", "updated_at", marker.field if marker else "id", *without}
         kept = [(i, f) for i, f in Redaction(meta).kept if f.name not in untold]
         self.fields = [f for _, f in kept]
-        self._told = [(i, f.api, f.kind is Kind.JSON) for i, f in kept]
+        self.places = [(i, f.api, f.kind is Kind.JSON) for i, f in kept]
 
     def of(self, change: Change) -> Difference:
         """All fields that have a value for a row that came or went; those that differ for an update."""
@@ -74,14 +74,14 @@ class Differences:
         """The fields that have a value."""
         return [
             (name, as_json(row[i]) if is_json else row[i])
-            for i, name, is_json in self._told
+            for i, name, is_json in self.places
             if row[i] is not None
         ]
 
     def between(self, before: Row, after: Row) -> Difference:
         """The fields that differ."""
         difference: Difference = {}
-        for i, name, is_json in self._told:
+        for i, name, is_json in self.places:
             old, new = before[i], after[i]
             if old == new or (old != old and new != new):
                 continue

@@ -32,7 +32,7 @@ from maniflex.db.unchanged import (
     versions_read,
     write_unchanged,
 )
-from maniflex.db.write_seam import ChangeKind, FollowUp, WriteSeam
+from maniflex.db.write_seam import ChangeKind, Guard, WriteSeam
 from maniflex.encryption.keyring import Keyring
 from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
@@ -218,11 +218,11 @@ class Store:
         return await executor(self.adapter, tx).fetch(search.best(self.sql, text, limit, scope), budget)
 
     async def create(
-        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, also: FollowUp | None = None
+        self, record: Model, *, scope: Scope = (), tx: Tx | None = None, guard: Guard | None = None
     ) -> Row:
         """Store a validated record as a new row and give the row back; what it refers to must exist.
 
-        `also` adds a statement, to a write that is a transaction of its own.
+        A guard is for a write that is a transaction of its own.
         """
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         self._indexed.check(values)
@@ -232,11 +232,12 @@ class Store:
         else:
             statement = write.insert(self.sql, values)
         try:
-            rows: Sequence[Row]
-            if also is None and not self.seam.listeners:
-                rows = await executor(self.adapter, tx).write(statement)
-            else:
-                rows = await self.seam.create(statement, values, tx, also)
+            if guard is not None or self.seam.listeners:
+                row = await self.seam.create(statement, values, tx, guard)
+                if row is None:
+                    raise await self._dangling(references, values, scope, tx)
+                return row
+            rows = await executor(self.adapter, tx).write(statement)
         except ConstraintViolation as error:
             self._name_fields(error)
             raise
@@ -299,20 +300,21 @@ class Store:
         values = {**changes, "updated_at": self.clock.now()}
         references = await self.references.to_check(changes, scope) if self.references is not None else ()
         try:
-            rows: Sequence[Row]
             if self.seam.listeners:
-                rows = await self.seam.update(record_id, values, scope, references, tx, held)
+                row = await self.seam.update(record_id, values, scope, references, tx, held)
+                if row is not None:
+                    return row
             else:
                 run = executor(self.adapter, tx)
                 rows = await self.write_update(record_id, values, scope, references, run, held)
+                if rows:
+                    return rows[0] if self.decode is None else self.decode(rows[0])
         except ConstraintViolation as error:
             self._name_fields(error)
             raise
-        if not rows:
-            has_references = references or any(key in changes for key in parent_keys(self.meta, scope))
-            dangling = await self._dangling(references, changes, scope, tx) if has_references else None
-            raise await self.why_untouched(record_id, scope, tx, otherwise=dangling)
-        return rows[0] if self.decode is None else self.decode(rows[0])
+        has_references = references or any(key in changes for key in parent_keys(self.meta, scope))
+        dangling = await self._dangling(references, changes, scope, tx) if has_references else None
+        raise await self.why_untouched(record_id, scope, tx, otherwise=dangling)
 
     def write_update(
         self,

@@ -6,28 +6,29 @@ migrations. What a listener raises rolls the write back. Rows that were changed 
 memory does not grow with their number.
 
 A `FollowUp` is a listener that only adds statements, made of the row before and after: a version of its
-history, a record of an audit trail, the settled key of a request. Where all listeners of a model are such,
-a write of one row opens no transaction: on SQLite it is one batch with them, on PostgreSQL one statement.
-Where the database finds anything unusual there, nothing is written, and the write begins anew in a
-transaction.
+history, a record of an audit trail. A `Guard` is the statement that one create alone brings along, the
+settled key of its request. Where all listeners of a model are follow-ups, a write of one row opens no
+transaction: on SQLite it is one batch with them, on PostgreSQL one statement. Where the database finds
+anything unusual there, nothing is written, and the write begins anew in a transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from maniflex._caller import Caller, Source, caller
+import msgspec
+
+from maniflex._caller import NOBODY, Caller, Source, caller
 from maniflex.db.current import current_tx, transaction
-from maniflex.db.port import AfterCommit, BatchStatement, Row, Tx
+from maniflex.db.port import AfterCommit, BatchStatement, CommitRefused, Row, Tx
 from maniflex.errors import ConstraintViolation, DatabaseError, ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.query import AnyOf, Compare, Forced, Scope, fixed_values, holds, is_for_reading
 from maniflex.sql import cascade, select, write
-from maniflex.sql.codec import returned_value
+from maniflex.sql.codec import RowForecast
 from maniflex.sql.statement import Sql, by_dialect
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class ChangeKind(StrEnum):
     RESTORE = "restore"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of one row; without an id, of rows that no listener looks at.
 
     `before` is the row under the lock of this write, None for a new one; `after` is the row as it is
@@ -74,6 +74,8 @@ class ChangeListener(Protocol):
 
 
 Statements = Generator[Sql, Sequence[Row], None]  # each is answered with the rows that it gives back
+# Made of a new row: it has to give back a row, or nothing is written. May run on another thread, and twice.
+Guard = Callable[[Row], Sql]
 
 
 class FollowUp:
@@ -124,8 +126,10 @@ class WriteSeam:
         self.listeners: Sequence[ChangeListener] = ()
         self.needs_rows = False  # whether a listener looks at the rows
         self._store = store
+        self._in_batch = by_dialect(store.adapter.dialect, sqlite=True, postgres=False)
         self._follow_ups: tuple[FollowUp, ...] = ()
         self._adds_statements = True  # and all listeners do nothing else
+        self._forecast = RowForecast(store.meta.fields)
         self._is_foreseen = True  # new rows were stored as they were sent so far; of PostgreSQL
 
     def listen(self, listener: ChangeListener) -> None:
@@ -135,44 +139,37 @@ class WriteSeam:
         self._follow_ups = tuple(one for one in self.listeners if isinstance(one, FollowUp))
         self._adds_statements = len(self._follow_ups) == len(self.listeners)
 
-    # -- writes of one row; what they give back is empty where the statement touched nothing
+    # -- writes of one row; they give it back, None where the statement touched nothing
 
     async def create(
-        self, insert: Sql, values: Mapping[str, Any], tx: Tx | None, also: FollowUp | None = None
-    ) -> Sequence[Row]:
-        """Insert a row of these values.
+        self, insert: Sql, values: Mapping[str, Any], tx: Tx | None, guard: Guard | None = None
+    ) -> Row | None:
+        """Insert a row of these values; `CommitRefused`, with nothing written, where the guard finds no row.
 
-        `also` follows last of all, from a write that is a transaction of its own. Where its statement changes
-        no row, nothing is written: `CommitRefused`.
+        A guard is for a write that is a transaction of its own.
         """
         store, record_id = self._store, values["id"]
-        at_once = self._writes_at_once(tx)
-        if at_once:
-            follow_ups = self._follow_ups if also is None else (*self._follow_ups, also)
-            one = OneWrite(store, ChangeKind.CREATE, record_id, follow_ups)
-            if by_dialect(store.adapter.dialect, sqlite=True, postgres=False):
-                return await one.in_batch(insert)
-            after = self._row_to_expect(insert, values, exact=also is not None)
-            rows = None if after is None else await one.in_statement(insert, None, after, exact=bool(also))
-            if rows is not None:
-                return rows
+        is_tried = False
+        if self._writes_at_once(tx):
+            if self._in_batch:
+                one = _OneBatch(store, ChangeKind.CREATE, record_id, self._follow_ups, guard)
+                return await one.run(insert)
+            is_tried = guard is None or (self._is_foreseen and self._forecast.is_certain(values))
+            if is_tried:
+                after = self._forecast.row(values)
+                sql = self._as_one_statement(ChangeKind.CREATE, record_id, insert, None, after, guard)
+                rows = await self._write_as_foreseen(sql)
+                if rows is not None:
+                    return self._first(rows)
         async with self.transaction(tx, late=True) as own_tx:
-            rows = await own_tx.write(insert)
-            if rows:
-                row = rows[0] if store.decode is None else store.decode(rows[0])
+            row = self._first(await own_tx.write(insert))
+            if row is not None:
                 await self.tell(ChangeKind.CREATE, own_tx, record_id, after=row)
-                if also is not None:
-                    change = Change(store.meta, ChangeKind.CREATE, record_id, None, row, caller().source)
-                    own_tx.guard_commit(next(also.follow((change,), caller())))
-        if rows and at_once and also is not None:  # no refusal: the row is another one than was foreseen
+                if guard is not None:
+                    own_tx.guard_commit(guard(row))
+        if row is not None and is_tried and guard is not None:  # no refusal: it is stored as another row
             self._is_foreseen = False
-        return rows
-
-    def _row_to_expect(self, insert: Sql, values: Mapping[str, Any], *, exact: bool) -> Row | None:
-        """The row that PostgreSQL will store; None where that has to be certain (`exact`) and is not."""
-        if exact:
-            return write.row_to_expect(self._store.sql, insert) if self._is_foreseen else None
-        return [returned_value(f.kind, values[f.name]) for f in self._store.meta.fields]
+        return row
 
     async def update(
         self,
@@ -182,34 +179,31 @@ class WriteSeam:
         references: CheckedReferences,
         tx: Tx | None,
         held: Row | None,
-    ) -> Sequence[Row]:
+    ) -> Row | None:
         """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         store = self._store
         if held is None and self._writes_at_once(tx):
-            one = OneWrite(store, ChangeKind.UPDATE, record_id, self._follow_ups)
-            if by_dialect(store.adapter.dialect, sqlite=True, postgres=False):
+            if self._in_batch:
                 statement = write.update(store.sql, record_id, changes, scope, references)
-                return await one.in_batch(statement, select.one(store.sql, record_id, scope))
-            row = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
-            if row is not None:
-                statement = write.update(store.sql, record_id, changes, scope, references, row[-1])
-                before = row[:-1] if store.decode is None else store.decode(row[:-1])
-                rows = await one.in_statement(statement, before, self._changed(before, changes))
+                one = _OneBatch(store, ChangeKind.UPDATE, record_id, self._follow_ups)
+                return await one.run(statement, select.one(store.sql, record_id, scope))
+            found = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
+            if found is not None:
+                statement = write.update(store.sql, record_id, changes, scope, references, found[-1])
+                before = found[:-1] if store.decode is None else store.decode(found[:-1])
+                after = self._forecast.changed_row(before, changes)
+                sql = self._as_one_statement(ChangeKind.UPDATE, record_id, statement, before, after)
+                rows = await self._write_as_foreseen(sql)
                 if rows:
-                    return rows
+                    return self._first(rows)
         async with self.transaction(tx) as own_tx:
             if held is None and self.needs_rows:
                 held = await store.lock_unchanged(record_id, tx=own_tx, scope=scope)
             rows = await store.write_update(record_id, changes, scope, references, own_tx, held)
-            if rows:
-                row = rows[0] if store.decode is None else store.decode(rows[0])
+            row = self._first(rows)
+            if row is not None:
                 await self.tell(ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
-            return rows
-
-    def _changed(self, row: Row, changes: Mapping[str, Any]) -> Row:
-        """The row as PostgreSQL will give it back after these changes."""
-        fields = zip(self._store.meta.fields, row, strict=True)
-        return [returned_value(f.kind, changes[f.name]) if f.name in changes else old for f, old in fields]
+            return row
 
     async def delete_at_once(
         self, record_id: str, marks: Mapping[str, Any], scope: Scope, tx: Tx | None
@@ -222,17 +216,19 @@ class WriteSeam:
             unseen = self._follow_ups[0].delete_unseen(record_id, marks, scope, caller())
             if unseen:
                 return await self._delete_unseen(unseen)
-        one = OneWrite(store, ChangeKind.DELETE, record_id, self._follow_ups)
-        if by_dialect(store.adapter.dialect, sqlite=True, postgres=False):
+        if self._in_batch:
             statement = write.delete(store.sql, record_id, marks, scope, told=True)
-            before = select.one(store.sql, record_id, scope) if marks else None
-            return bool(await one.in_batch(statement, before))
-        row = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
-        if row is None:
+            first = select.one(store.sql, record_id, scope) if marks else None
+            one = _OneBatch(store, ChangeKind.DELETE, record_id, self._follow_ups)
+            return await one.run(statement, first) is not None
+        found = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
+        if found is None:
             return False
-        statement = write.delete(store.sql, record_id, marks, scope, row[-1], told=True)
-        row = row[:-1] if store.decode is None else store.decode(row[:-1])
-        return bool(await one.in_statement(statement, row, self._changed(row, marks) if marks else None))
+        statement = write.delete(store.sql, record_id, marks, scope, found[-1], told=True)
+        before = found[:-1] if store.decode is None else store.decode(found[:-1])
+        after = self._forecast.changed_row(before, marks) if marks else None
+        sql = self._as_one_statement(ChangeKind.DELETE, record_id, statement, before, after)
+        return bool(await self._write_as_foreseen(sql))
 
     async def _delete_unseen(self, statements: Sequence[Sql]) -> bool:
         adapter = self._store.adapter
@@ -246,6 +242,45 @@ class WriteSeam:
     def _writes_at_once(self, tx: Tx | None) -> bool:
         """Whether a write is a transaction of its own, to which statements are added and nothing else."""
         return self._adds_statements and tx is None and current_tx(self._store.adapter) is None
+
+    def _as_one_statement(
+        self,
+        kind: ChangeKind,
+        record_id: str,
+        main: Sql,
+        before: Row | None,
+        after: Row | None,
+        guard: Guard | None = None,
+    ) -> Sql:
+        """The write and what follows from it, of which each gets by with its first statement: of PostgreSQL.
+
+        `after` is the row as it will be stored; with a guard, the statement makes sure of that.
+        """
+        statements: list[Sql] = []
+        if self._follow_ups:
+            who = caller()
+            changes = (Change(self._store.meta, kind, record_id, before, after, who.source),)
+            firsts = [next(one.follow(changes, who), None) for one in self._follow_ups]
+            statements = [sql for sql in firsts if sql is not None]
+        if guard is not None and after is not None:
+            statements.append(guard(after))
+        if not statements:
+            return main
+        return write.with_follow_ups(self._store.sql, main, statements, exact=guard is not None)
+
+    async def _write_as_foreseen(self, sql: Sql) -> Sequence[Row] | None:
+        """The rows of the write; None, with nothing written, where anything is not as it was foreseen."""
+        try:
+            return await self._store.adapter.write(sql)
+        except DatabaseError as error:
+            if type(error) is DatabaseError:  # as one that divides by zero
+                return None
+            raise
+
+    def _first(self, rows: Sequence[Row]) -> Row | None:
+        if not rows:
+            return None
+        return rows[0] if self._store.decode is None else self._store.decode(rows[0])
 
     # -- listeners
 
@@ -297,72 +332,80 @@ class WriteSeam:
         return rows if self._store.decode is None else [self._store.decode(row) for row in rows]
 
 
-class OneWrite:
-    """A write of one row and the statements that follow from it, as one call of the database."""
+class _OneBatch:
+    """A write of one row and what follows from it, as one batch: of SQLite."""
 
     def __init__(
-        self, store: Store, kind: ChangeKind, record_id: str, follow_ups: Sequence[FollowUp]
+        self,
+        store: Store,
+        kind: ChangeKind,
+        record_id: str,
+        follow_ups: Sequence[FollowUp],
+        guard: Guard | None = None,
     ) -> None:
         self._store = store
         self._kind = kind
         self._id = record_id
         self._follow_ups = follow_ups
-        self._who = caller()  # here, because batches run on a thread
+        self._guard = guard
+        self._who = caller() if follow_ups else NOBODY  # here, because batches run on a thread
         self._place = 0  # of the write among the statements
-        self._statements: Statements
+        self._row: Row | None = None  # that it gave back
+        self._statements: Statements | None = None
 
-    async def in_batch(self, main: Sql, before: Sql | None = None) -> Sequence[Row]:
-        """The rows of the write; `before` reads the row as it was, where the write does not give it back."""
-        first: tuple[BatchStatement, ...] = () if before is None else (before,)
-        self._place = len(first)
-        most = sum(one.most_statements for one in self._follow_ups)
-        # One more, so that the last of them hears of its rows.
-        rows = await self._store.adapter.batch((*first, main, *[self._next] * (most + 1)))
-        return rows[self._place]
+    async def run(self, main: Sql, before: Sql | None = None) -> Row | None:
+        """The row that the write gives back; `before` reads it as it was, where the write does not tell."""
+        statements: list[BatchStatement] = [main]
+        if before is not None:
+            statements, self._place = [before, main], 1
+        for one in self._follow_ups:
+            statements += [self._follow] * one.most_statements
+        if self._guard is not None:
+            statements += (self._guard_row, self._require_guarded)
+        rows = await self._store.adapter.batch(statements)
+        return self._row if rows[self._place] else None
 
-    def _next(self, rows: Sequence[list[Row]]) -> Sql | None:
+    def _follow(self, rows: Sequence[list[Row]]) -> Sql | None:
         """The statement behind those that gave these rows back."""
         if len(rows) > self._place + 1:
-            return _answer(self._statements, rows[-1])
-        self._statements = self._follow(rows)  # perhaps anew
+            return None if self._statements is None else _answer(self._statements, rows[-1])
+        self._statements = None  # of a try before this one
+        row = self._written_row(rows)
+        if row is None:
+            return None
+        before = self._decode(rows[0][0]) if self._place else None
+        after: Row | None = row
+        if self._kind is ChangeKind.DELETE and before is None:
+            before, after = row, None
+        change = Change(self._store.meta, self._kind, self._id, before, after, self._who.source)
+        self._statements = _follow_all(self._follow_ups, (change,), self._who)
         return next(self._statements, None)
 
-    def _follow(self, rows: Sequence[list[Row]]) -> Statements:
-        if not rows[-1]:  # nothing was written
-            return
-        written, was_read = self._decode(rows[-1][0]), bool(self._place)
-        if self._kind is ChangeKind.DELETE and not was_read:
-            change = self._change(written, None)
-        else:
-            change = self._change(self._decode(rows[0][0]) if was_read else None, written)
-        for one in self._follow_ups:
-            yield from one.follow((change,), self._who)
+    def _guard_row(self, rows: Sequence[list[Row]]) -> Sql | None:
+        row = self._row if self._follow_ups else self._written_row(rows)
+        return None if row is None or self._guard is None else self._guard(row)
 
-    async def in_statement(
-        self, main: Sql, before: Row | None, after: Row | None, *, exact: bool = False
-    ) -> Sequence[Row] | None:
-        """The rows of the write, where the database runs all of it as one statement: of PostgreSQL.
+    def _require_guarded(self, rows: Sequence[list[Row]]) -> None:
+        if self._row is not None and not rows[-1]:
+            raise CommitRefused("the guard of the write changed no row")
 
-        `after` is the row as it will be stored, which `exact` makes sure of. None, with nothing written,
-        where it is not, or where a follow-up does not get by with one statement.
-        """
-        changes = (self._change(before, after),)
-        statements = [next(one.follow(changes, self._who), None) for one in self._follow_ups]
-        follow_ups = [sql for sql in statements if sql is not None]
-        if follow_ups:
-            main = write.with_follow_ups(self._store.sql, main, follow_ups, exact=exact)
-        try:
-            return await self._store.adapter.write(main)
-        except DatabaseError as error:
-            if type(error) is DatabaseError:  # as one that divides by zero
-                return None
-            raise
-
-    def _change(self, before: Row | None, after: Row | None) -> Change:
-        return Change(self._store.meta, self._kind, self._id, before, after, self._who.source)
+    def _written_row(self, rows: Sequence[list[Row]]) -> Row | None:
+        self._row = self._decode(rows[-1][0]) if rows[-1] else None
+        return self._row
 
     def _decode(self, row: Row) -> Row:
         return row if self._store.decode is None else self._store.decode(row)
+
+
+def _follow_all(follow_ups: Sequence[FollowUp], changes: Sequence[Change], who: Caller) -> Statements:
+    if len(follow_ups) == 1:
+        return follow_ups[0].follow(changes, who)
+    return _follow_each(follow_ups, changes, who)
+
+
+def _follow_each(follow_ups: Sequence[FollowUp], changes: Sequence[Change], who: Caller) -> Statements:
+    for one in follow_ups:
+        yield from one.follow(changes, who)
 
 
 def after_commit_once(tx: Tx, call: AfterCommit) -> None:

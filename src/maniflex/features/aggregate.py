@@ -178,7 +178,7 @@ async def _spec(ctx: Context, parameters: Sequence[tuple[str, str]]) -> Any:
     """The JSON of the request, from the one place that has it."""
     texts = [value for name, value in parameters if name == "aggregate"]
     if ctx.raw_body is None and _has_body(ctx):
-        ctx.raw_body = await read_body(ctx)
+        await read_body(ctx)
     body = ctx.raw_body
     if len(texts) + bool(body) != 1:
         raise InvalidQuery(

@@ -103,7 +103,7 @@ JSON_TYPE = b"application/json"
 
 
 def read_body(ctx: Context) -> Coroutine[Any, Any, bytes]:
-    """Await the whole body, which is JSON; a larger one than the limit is refused before it is kept."""
+    """Await the whole body, which is JSON, and keep it; a larger one than the limit is refused first."""
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
     return _read(ctx, owner, _check_headers(ctx, limit), limit)
@@ -142,8 +142,10 @@ async def _read(ctx: Context, owner: Context, size: int, limit: int) -> bytes:
         owner.body_complete = True
         if len(body) > limit:
             raise _too_large(limit)
-        return body
-    return await _read_large(ctx, owner, message, size, limit)
+    else:
+        body = await _read_large(ctx, owner, message, size, limit)
+    ctx.raw_body = body
+    return body
 
 
 async def _read_large(ctx: Context, owner: Context, message: Any, size: int, limit: int) -> bytes:

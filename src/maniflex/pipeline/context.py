@@ -368,7 +368,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     async def bind_json(self, type: Any = None) -> Any:
         """The JSON body, validated against `type` when one is given."""
         if self.raw_body is None:
-            self.raw_body = await read_body(self)
+            await read_body(self)
         elif self.is_type_unchecked:
             check_type_of_kept(self)
         if not self.raw_body:

@@ -17,7 +17,7 @@ from maniflex.query.query import Query, Scope
 from maniflex.sql.listing import Listing
 
 if TYPE_CHECKING:
-    from maniflex.db.write_seam import FollowUp
+    from maniflex.db.write_seam import Guard
     from maniflex.pipeline.body import BodyPlace
     from maniflex.pipeline.chain import StepTimes
     from maniflex.pipeline.runtime import Runtime
@@ -76,7 +76,7 @@ class Exchange:
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
     key_claim: Any = None  # of a request with an idempotency key: its claim
-    follow_up: FollowUp | None = None  # of a create: a statement that is to be stored with the row
+    write_guard: Guard | None = None  # of a create: a statement that goes with the row, or neither does
     policy_views: dict[str, Any] | None = None  # by model: who asks, where its own middleware says so
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 

@@ -283,7 +283,7 @@ class _ModelRoutes:
     def _answer_of_row(self) -> AnswerOfRow | None:
         """The answer to a create as a function of the stored row, where no caller makes it another."""
         is_judged = self._writes.judges_creates or self._written[Operation.CREATE] is not None
-        is_plain = self._respond.is_plain and self._db.takes_follow_up and not is_judged
+        is_plain = self._respond.is_plain and self._db.takes_guard and not is_judged
         return self._respond.make_created if is_plain else None
 
     def _about_write(self, operation: Operation, status: int, about: RouteDocs | None) -> RouteDocs | None:

@@ -8,7 +8,7 @@ on both, so a client gets back what it sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -142,13 +142,7 @@ _RETURNED: dict[Kind, Codec | None] = {
 }
 
 
-def returned_value(kind: Kind, value: Any) -> Any:
-    """What PostgreSQL will give back of a value that is about to be written."""
-    convert = _RETURNED[kind]
-    return value if convert is None or value is None else convert(value)
-
-
-# The type a parameter has to have for PostgreSQL to give back a value that is known beforehand; None: never.
+# The type a value has to have for PostgreSQL to give back one that is known beforehand; None: never.
 _CERTAIN: dict[Kind, type | None] = {
     Kind.TEXT: str,
     Kind.INT: int,
@@ -160,15 +154,40 @@ _CERTAIN: dict[Kind, type | None] = {
     Kind.TIME: None,  # a time zone is dropped
     Kind.UUID: UUID,
     Kind.BYTES: bytes,
-    Kind.JSON: str,  # encoded by then
+    Kind.JSON: object,  # stored as its text
 }
 
 
-def value_to_expect(kind: Kind, parameter: Any) -> tuple[bool, Any]:
-    """Whether it is certain what PostgreSQL gives back of a parameter, and what that is."""
-    convert = _RETURNED[kind]
-    value = parameter if convert is None or kind is Kind.JSON else convert(parameter)
-    return type(parameter) is _CERTAIN[kind], value
+class RowForecast:
+    """What PostgreSQL will give back of rows of one model that are about to be written."""
+
+    def __init__(self, fields: Sequence[FieldMeta]) -> None:
+        self._converts = [(f.name, _RETURNED[f.kind]) for f in fields]
+        self._types = [(f.name, _CERTAIN[f.kind]) for f in fields if _CERTAIN[f.kind] is not object]
+
+    def is_certain(self, values: Mapping[str, Any]) -> bool:
+        """Whether no value can come back as another one, unless a trigger makes it so."""
+        for name, certain_type in self._types:
+            value = values[name]
+            if value is not None and type(value) is not certain_type:
+                return False
+        return True
+
+    def row(self, values: Mapping[str, Any]) -> list[Any]:
+        """The row of these values."""
+        return [
+            value if (value := values[name]) is None or convert is None else convert(value)
+            for name, convert in self._converts
+        ]
+
+    def changed_row(self, row: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
+        """The row with some of its values replaced."""
+        after = list(row)
+        for place, (name, convert) in enumerate(self._converts):
+            if name in changes:
+                value = changes[name]
+                after[place] = value if value is None or convert is None else convert(value)
+        return after
 
 
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:

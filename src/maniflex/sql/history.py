@@ -39,13 +39,7 @@ class HistoryEntry(NamedTuple):
     own_values: str | None = None  # of the fields by which the record is bound
 
 
-class Author(NamedTuple):
-    """Who made the changes, and why."""
-
-    actor_id: str | None
-    tenant_id: str | None
-    request_id: str | None
-    reason: str | None
+Author = tuple[str | None, str | None, str | None, str | None]  # id, tenant and request, and the reason
 
 
 def append(model: ModelSql, entries: Sequence[HistoryEntry], author: Author, *, known: bool) -> Sql:
@@ -54,21 +48,14 @@ def append(model: ModelSql, entries: Sequence[HistoryEntry], author: Author, *, 
     With `known`, only those of records that have a history already.
     """
     if len(entries) == 1:
-        return append_one(model, entries[0], author, known=known)
+        [entry] = entries
+        statement = model.shapes.get(("append_one", known), _append_one, model, known)
+        encode = model.encoders["timestamp"]
+        moment = entry.timestamp if encode is None else encode(entry.timestamp)
+        return Sql(statement.text, (*author, *entry[:4], moment, *entry[5:]))
     statement = model.shapes.get(("append", known), _append, model, known)
     rows = by_dialect(model.dialect, sqlite=_rows_as_json, postgres=_rows_as_lists)(entries)
     return Sql(statement.text, (*author, *rows))
-
-
-def append_one(model: ModelSql, entry: HistoryEntry, author: Author, *, known: bool) -> Sql:
-    """Add one version."""
-    statement = model.shapes.get(("append_one", known), _append_one, model, known)
-    moment = by_dialect(model.dialect, sqlite=encode_datetime, postgres=_as_it_is)(entry.timestamp)
-    return Sql(statement.text, (*author, *entry[:4], moment, *entry[5:]))
-
-
-def _as_it_is(value: datetime) -> Any:
-    return value
 
 
 def _rows_as_json(entries: Sequence[HistoryEntry]) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.sql.codec import encoder, value_to_expect
+from maniflex.sql.codec import encoder
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.operators import Condition
 from maniflex.sql.statement import Dialect, Sql, by_dialect
@@ -310,23 +310,6 @@ _PLACE = re.compile(r"(?<![\w$])\$(\d+)")
 _COMPARED_AS_TEXT = (Kind.JSON, Kind.DECIMAL)
 
 
-def row_to_expect(model: ModelSql, insert: Sql) -> Sequence[Any] | None:
-    """The row, in Python's types, that the insert will give back; None when that is not certain."""
-    sent = dict(zip(_insertion(model, insert).order, insert.params, strict=True))
-    row = []
-    for field in model.meta.fields:
-        value = sent[field.name]
-        if value is not None:
-            is_certain, value = value_to_expect(field.kind, value)
-            if not is_certain:
-                return None
-        row.append(value)
-    for i, open_value in () if model.cipher is None else model.cipher.openers(model.meta.fields):
-        if row[i] is not None:
-            row[i] = open_value(row[i], sent["id"])
-    return row
-
-
 def with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], *, exact: bool = False) -> Sql:
     """All of them in one statement that gives back what the main one does.
 
@@ -334,18 +317,12 @@ def with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], *, ex
     an insert has stored its row as it was sent (`exact`). Follow-ups that select from `OF_WRITE` alone do
     nothing where the main one changes no row, and then the statement just gives back none.
     """
-    texts = tuple([follow_up.text for follow_up in follow_ups])
-    statement = model.shapes.get(
-        ("with_follow_ups", exact, main.text, texts), _with_follow_ups, model, main, follow_ups, exact
-    )
+    texts: tuple[str, ...] = (main.text,)
     params = main.params
-    for follow_up in follow_ups:
-        params = (*params, *follow_up.params)
+    for text, more in follow_ups:
+        texts, params = (*texts, text), (*params, *more)
+    statement = model.shapes.get((exact, texts), _with_follow_ups, model, main, follow_ups, exact)
     return Sql(statement.text, params)
-
-
-def _insertion(model: ModelSql, insert: Sql) -> Compiled:
-    return model.shapes.get(("insertion", insert.text), model.shapes.find, insert.text)
 
 
 def _with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], exact: bool) -> Compiled:
@@ -363,7 +340,7 @@ def _with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], exac
     else:
         source = f"{counted} LEFT JOIN written ON true"
         conditions.append(f"written.{quote(model.id.name, model.dialect)} IS NOT NULL")
-    order = _insertion(model, main).order if exact else ()
+    order = model.shapes.find(main.text).order if exact else ()
     conditions += [_is_as_sent(model, f, order.index(f.name)) for f in (model.meta.fields if exact else ())]
     text = _WITH_FOLLOW_UPS.format(parts=", ".join(parts), source=source, met=" AND ".join(conditions))
     return Compiled(text, order)

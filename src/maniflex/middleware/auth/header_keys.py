@@ -515,7 +515,7 @@ async def _has_body(ctx: Context) -> bool:
     if ctx.raw_body is None:
         from maniflex.pipeline.body import read_body
 
-        ctx.raw_body = await read_body(ctx)
+        await read_body(ctx)
     return bool(ctx.raw_body)
 
 

@@ -12,10 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from maniflex._caller import Caller
 from maniflex.db.current import transaction
-from maniflex.db.port import CommitRefused
-from maniflex.db.write_seam import Change, FollowUp, Statements
+from maniflex.db.port import CommitRefused, Row
 from maniflex.errors import Abort, Unavailable
 from maniflex.files.owner import owner_of
 from maniflex.middleware.db.query_text import caller_of, scope_text, scopes_of_caller
@@ -38,6 +36,7 @@ from maniflex.pipeline.entry import ask
 from maniflex.pipeline.registration import Next, callback_failure
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.threads import LARGE
+from maniflex.sql.statement import Sql
 
 _SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
 
@@ -87,7 +86,9 @@ class KeyedRequest(AnswersEarly):
         if not is_plain or ctx.runtime.rules.scoped_models:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
-        body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
+        body = ctx.raw_body
+        if body is None:
+            body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
         wish = (
             fingerprint(ctx.scope, headers, body)
             if len(body) <= LARGE
@@ -224,20 +225,22 @@ class KeyedWrite(AnswersEarly):
         if self._of_row is None or is_answered or selects or ctx.tx is not None:
             await _write_and_settle(self, ctx, claim, next)
             return
-        ctx.follow_up = settlement = KeySettlement(ctx, claim, self._of_row)
+        ctx.write_guard = settlement = KeySettlement(ctx, claim, self._of_row)
         try:
             await next()
         except CommitRefused as error:
             claim.is_lost = True
             raise ClaimLost(claim.name) from error
         finally:
-            ctx.follow_up = None
+            ctx.write_guard = None
         claim.note_commit()
         ctx.response = ctx.early_response = settlement.answer
 
 
-class KeySettlement(FollowUp):
-    """Settles a key with the answer that a new row makes, in the transaction of the row."""
+class KeySettlement:
+    """The guard of a create: settles a key with the answer that the new row makes."""
+
+    __slots__ = ("_answer_of_row", "_claim", "_ctx", "answer")
 
     def __init__(self, ctx: Context, claim: HeldClaim, answer_of_row: AnswerOfRow) -> None:
         self._ctx = ctx
@@ -245,12 +248,9 @@ class KeySettlement(FollowUp):
         self._answer_of_row = answer_of_row
         self.answer: Response | None = None
 
-    def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
-        row = changes[0].after
-        assert row is not None
+    def __call__(self, row: Row) -> Sql:
         self.answer = self._answer_of_row(row)
-        if not (yield self._claim.settlement(self._ctx, self.answer)):
-            raise CommitRefused("another request has the key")
+        return self._claim.settlement(self._ctx, self.answer)
 
 
 class KeyedAction(KeyedRequest):
@@ -372,9 +372,7 @@ def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
 
 
 def body_that_was_read(ctx: Context) -> bytes:
-    """The bytes of the body, when a step has read them; a delete and a restore read none."""
-    if ctx.raw_body is not None:
-        return ctx.raw_body
+    """What a step has read in place of a body of JSON; a delete and a restore read nothing."""
     if ctx.form is not None:  # which is sent twice with two boundaries
         digest: bytes = ctx.form.digest
         return digest

@@ -76,7 +76,7 @@ class StoreForm(Generic[H]):
 
         It is another one after a new start; 0 before the first.
         """
-        home = self._home()
+        home = self._only or self._home()
         return 0 if home is None else home.place
 
     def _home(self) -> H | None:

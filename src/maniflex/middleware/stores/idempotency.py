@@ -133,18 +133,19 @@ class SqlIdempotency(SqlForm):
         return _claim_of(row, fingerprint, None, self._now()) if row[2] or self._reads_are_current else None
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        if self._only is None:
+        only = self._only
+        if only is None:
             return await self._in_own_database().claim(key, fingerprint, lease=lease, now=now)
         moment, token = nanoseconds(now), new_id()
         until, row = moment + length_of(lease), None
         try:
             if self._claims_by_count:
                 sql = Sql(self._claim_text, (_id_of(key), fingerprint, token, until, moment))
-                if await execute_separately(self.adapter, sql):
+                if await execute_separately(only.adapter, sql):
                     return KeyClaim(_CLAIMED, token)
             else:
                 sql = Sql(self._claim_text, (_id_of(key), moment, fingerprint, token, until))
-                rows = await write_separately(self.adapter, sql)
+                rows = await write_separately(only.adapter, sql)
                 row = rows[0] if rows else None
                 if row is not None and row[1] == token:
                     return KeyClaim(_CLAIMED, token)

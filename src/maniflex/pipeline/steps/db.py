@@ -144,11 +144,11 @@ class Database:
         record, scope = self._record_to_store(ctx)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
-        ctx.row = await self.store.create(record, scope=scope, also=ctx.follow_up)
+        ctx.row = await self.store.create(record, scope=scope, guard=ctx.write_guard)
 
     @property
-    def takes_follow_up(self) -> bool:
-        """Whether a create outside a transaction takes a statement that is to be stored with its row."""
+    def takes_guard(self) -> bool:
+        """Whether a create outside a transaction takes a statement that has to find its row."""
         return not self._lock_scopes and self.store.has_transactions
 
     def _record_to_store(self, ctx: Context) -> tuple[Model, Scope]:

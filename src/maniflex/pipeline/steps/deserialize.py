@@ -42,19 +42,20 @@ class Deserialize:
 
     async def body(self, ctx: Context) -> None:
         if ctx.raw_body is None:
-            ctx.raw_body = await read_body(ctx)
+            await read_body(ctx)
         elif ctx.is_type_unchecked:
             check_type_of_kept(ctx)
         if (outcome := self.parse(ctx)) is not None:
             await outcome
 
-    async def read(self, ctx: Context) -> None:
+    def read(self, ctx: Context) -> Awaitable[Any] | None:
         """The first half of `body`, where the bytes say already whether the request goes on."""
-        if ctx.raw_body is None:
-            ctx.raw_body = await read_body(ctx)
-        elif ctx.is_type_unchecked:
-            check_type_of_kept(ctx)
         ctx.unparsed = self
+        if ctx.raw_body is None:
+            return read_body(ctx)
+        if ctx.is_type_unchecked:
+            check_type_of_kept(ctx)
+        return None
 
     def parse(self, ctx: Context) -> Awaitable[None] | None:
         """The second half of `body`; a large one is left to await."""
@@ -63,18 +64,15 @@ class Deserialize:
             raise EmptyBody()
         if len(raw_body) > LARGE:
             return self._parse_large(ctx)
-        self._keep(ctx, self._read(raw_body, ctx.runtime.config.limits.body_values))
+        values = self._read(raw_body, ctx.runtime.config.limits.body_values)
+        if ctx._body is None:
+            ctx._body = Body(values)
+        else:
+            _stamp_again(ctx, values)
         return None
 
     async def _parse_large(self, ctx: Context) -> None:
-        self._keep(ctx, await ctx.parse_body(self._read))
-
-    def _keep(self, ctx: Context, values: dict[str, Any]) -> None:
-        earlier = ctx._body
-        ctx._body = Body(values)
-        if earlier is not None:  # set by middleware before there was a body
-            for name, value in earlier.items():
-                ctx._body.stamp(name, value)
+        _stamp_again(ctx, await ctx.parse_body(self._read))
 
     def leave_unparsed(self, ctx: Context) -> Awaitable[None] | None:
         """Let the body be parsed when code looks at it: a small one, which was accepted before."""
@@ -95,3 +93,11 @@ class Deserialize:
                 if self._exact:
                     values[name] = _json.as_floats(values[name])
         return values
+
+
+def _stamp_again(ctx: Context, values: dict[str, Any]) -> None:
+    """Let these values be the body, with what middleware has set before there was one."""
+    earlier = ctx._body
+    ctx._body = Body(values)
+    for name, value in () if earlier is None else earlier.items():
+        ctx._body.stamp(name, value)
