@@ -12,6 +12,7 @@ import pytest
 from maniflex import Model, Server, field
 from tests.catalogue.idempotency.shop import Order, asking, is_replay, post, shop
 from tests.kit.http import data_of, total
+from tests.kit.statements import calls_of
 
 
 class Parcel(Model, table="parcels", optimistic_lock=True):
@@ -77,6 +78,16 @@ async def test_a_create_that_is_refused_leaves_its_key_free(database_url: str) -
         parcel = data_of(await post(http, "/parcels", "parcel", order_id=order["id"]), 201)
         assert parcel["order_id"] == order["id"]
         assert (await total(http, "/orders"), await total(http, "/parcels")) == (2, 1)
+
+
+async def test_a_create_that_was_refused_makes_those_behind_it_no_dearer(postgres_url: str) -> None:
+    """On PostgreSQL: a reference to nothing says nothing of how rows are stored."""
+    server = _post_office()
+    async with asking(server, postgres_url) as http:
+        assert (await post(http, "/parcels", "one", order_id="nothing")).status_code == 409
+        with calls_of(server) as calls:
+            data_of(await post(http, "/parcels", "two", title="tea"), 201)
+        assert calls == ["write", "write"]  # the claim; the row with its settled key
 
 
 def _post_office() -> Server:
