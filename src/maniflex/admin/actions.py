@@ -310,7 +310,7 @@ def api_actions(visit: Visit, site: ModelSite) -> dict[str, Action]:
 
 
 async def _find_action(visit: Visit, site: ModelSite) -> AdminAction | Action:
-    """The action of this name, for somebody who may do it; one of the API is asked for that itself."""
+    """The action that the path names; 404 where this person may not do it."""
     name = visit.params["name"]
     own = next((one for one in site.actions if one.name == name and one.on == "record"), None)
     if own is not None and not await visit.api.may(site, own.operation):

@@ -400,7 +400,7 @@ _SIGNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterControl:
-    """A control: `kind` chooses the markup; `values` has what is set, by parameter."""
+    """A control of a filter: `kind` chooses the markup; `values` are those of the address, by parameter."""
 
     kind: str  # choice, bool, text, number, date, key or null
     name: str

@@ -562,7 +562,7 @@ def _read_row(
 
 
 def _is_blank(visit: Visit, table: InlineTable, place: str) -> bool:
-    """Whether nobody touched an empty row."""
+    """Whether an empty row of a form came back as it was shown."""
     values = initial_values(table.child)
     for field in table.fields:
         text = visit.form_text(input_name(place, field.api))

@@ -50,7 +50,7 @@ class Views:
         return [] if view is None else list(view.columns)
 
     async def text(self, user_id: str, name: str) -> str:
-        """What is kept for this person under a name that is no model."""
+        """The text that a person keeps under a name, which is no name of a model."""
         view = await self._find(user_id, name, "")
         return "" if view is None else view.query
 

@@ -331,11 +331,11 @@ class FileDesk:
     # -- reading
 
     async def find(self, key: str) -> StoredFile | None:
-        """What is known of a file; None also for what can be no key."""
+        """The row of a file, by its key; None where there is none, or where the text can be no key."""
         return None if key_problem(key) is not None else await self.rows.find(key)
 
     async def links(self, key: str) -> list[Link]:
-        """The records that name the file."""
+        """The records that name a file."""
         return await self.rows.links_of(key)
 
     async def links_of_all(self, keys: Collection[str]) -> dict[str, list[Link]]:

@@ -24,7 +24,7 @@ class FileState(StrEnum):
 
 
 class StoredFile(Model, table="stored_file", headless=True):
-    """A file: its key in the storage, what is known of it, and who may name it."""
+    """A file: its key in the storage, its name, type, size and state, and who may name it."""
 
     __table_rules__: ClassVar = TableRules(
         checks={"stored_file_state_check": is_one_of("state", tuple(FileState))}

@@ -234,7 +234,7 @@ async def _rename_entries(tx: Tx, column: str, old: str, new: str) -> None:
 
 
 async def _read_layouts(tx: Tx, table: str) -> tuple[list[SchemaEntry], tuple[str, str] | None]:
-    """What is noted of a table, and its name with that of its history; nothing unless it has one."""
+    """The layouts noted of a versioned table, and the names of table and history; none of other tables."""
     if not await has_table(tx, HISTORY_SCHEMA):
         return [], None
     await _lock(tx)

@@ -73,7 +73,7 @@ class Maker:
         self._files = target.files
 
     async def make(self) -> MadeFiles:
-        """Write what is needed; nothing when the models are what the database is."""
+        """Write the files that bring the database to the models; none where the two agree."""
         if len(self._files.heads) > 1:
             ends = several_ends(self._files.heads)
             raise MigrationError(f"{ends}; join them with {self._target.command('merge @')}")

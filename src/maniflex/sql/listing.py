@@ -183,7 +183,7 @@ class Listings:
         return self._add(query_string) if listing is None else listing
 
     def read(self, query_string: bytes) -> Listing:
-        """As `get`, where no step will say what is wrong with a text that cannot be read."""
+        """As `get`, but a query string that cannot be read is refused here, because no later step does it."""
         listing = self.get(query_string)
         if listing.is_refused:
             self.parse(query_string, NOTHING)

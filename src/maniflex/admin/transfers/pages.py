@@ -53,7 +53,7 @@ async def show_transfers(visit: Visit) -> Response:
 
 async def show_transfer(visit: Visit) -> Response:
     """One transfer."""
-    transfer, home = await _own(visit)
+    transfer, home = await _read_own_transfer(visit)
     if transfer.phase == "draft" and transfer.kind == "import":
         return visit.redirect(f"{home.path}/import?id={transfer.id}")
     view = await _view(visit, transfer, home)
@@ -69,18 +69,18 @@ class TransferHome:
     stem: str  # of the names of its files
 
 
-async def _own(visit: Visit) -> tuple[AdminTransfer, TransferHome]:
-    """The transfer of the path, if it is this person's and the person may still do such a thing."""
+async def _read_own_transfer(visit: Visit) -> tuple[AdminTransfer, TransferHome]:
+    """The transfer that the path names, with its list; 404 where it is not this person's any more."""
     transfer = await visit.panel.transfers.own(visit.signed_in, visit.params["id"])
     is_over = transfer.expires_at <= visit.panel.runtime.clock.now()
-    home = None if is_over else await _home(visit, transfer)
+    home = None if is_over else await _find_home(visit, transfer)
     if home is None:
         raise NotFound(visit.t("no_such_page"))
     return transfer, home
 
 
-async def _home(visit: Visit, transfer: AdminTransfer) -> TransferHome | None:
-    """Where it belongs; None for somebody who may not do such a thing any more."""
+async def _find_home(visit: Visit, transfer: AdminTransfer) -> TransferHome | None:
+    """The list that a transfer is about; None where this person may begin no such transfer any more."""
     if transfer.kind == "work":
         return _work_home(visit, transfer)
     site = visit.panel.sites.by_name.get(transfer.model)
@@ -189,7 +189,7 @@ async def _change_text(visit: Visit, transfer: AdminTransfer) -> str:
 
 async def start(visit: Visit) -> Response:
     """Do what a dry run has shown."""
-    transfer, _ = await _own(visit)
+    transfer, _ = await _read_own_transfer(visit)
     if transfer.phase != "checked":
         raise Abort(409, "CONFLICT", visit.t("has_begun"))
     must_type = text_to_type(transfer)
@@ -204,7 +204,7 @@ async def start(visit: Visit) -> Response:
 
 async def cancel(visit: Visit) -> Response:
     """Stop behind the batch that is being done."""
-    transfer, _ = await _own(visit)
+    transfer, _ = await _read_own_transfer(visit)
     try:
         if transfer.run_id is not None:
             await visit.panel.work.cancel(transfer.run_id)
@@ -215,7 +215,7 @@ async def cancel(visit: Visit) -> Response:
 
 async def go_on(visit: Visit) -> Response:
     """Go on with a transfer that failed or was cancelled, where it stopped."""
-    transfer, _ = await _own(visit)
+    transfer, _ = await _read_own_transfer(visit)
     if transfer.phase not in ("check", "apply") or transfer.run_id is None:
         raise Abort(409, "CONFLICT", visit.t("is_over"))
     async with transaction(visit.panel.transfers.adapter):
@@ -229,7 +229,7 @@ async def go_on(visit: Visit) -> Response:
 
 async def download_file(visit: Visit) -> Response:
     """The file of an export."""
-    transfer, _ = await _own(visit)
+    transfer, _ = await _read_own_transfer(visit)
     if transfer.kind != "export" or transfer.phase != "done":
         raise NotFound(visit.t("no_such_page"))
     kind = Format(transfer.settings["format"])
@@ -238,7 +238,7 @@ async def download_file(visit: Visit) -> Response:
 
 async def download_refusals(visit: Visit) -> Response:
     """The refused lines of an import as they were sent, or the refused records, with the reasons."""
-    transfer, home = await _own(visit)
+    transfer, home = await _read_own_transfer(visit)
     if not transfer.refused:
         raise NotFound(visit.t("no_such_page"))
     stem = transfer.file_name.rpartition(".")[0] or home.stem

@@ -61,7 +61,7 @@ class InRequest:
     """The pulse of work that is done while a browser waits."""
 
     async def heartbeat(self) -> None:
-        """Nobody can cancel it."""
+        """Do nothing: a transfer in a request cannot be cancelled."""
 
 
 class TransferRunner:

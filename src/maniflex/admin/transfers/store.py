@@ -149,7 +149,7 @@ class Transfers:
         return bool(rows)
 
     def block(self, transfer: AdminTransfer, adapter: Adapter) -> AbstractAsyncContextManager[None]:
-        """A transaction on the records and on the note how far they are; nobody else works on them."""
+        """A transaction on the records and on the progress of their transfer, which is locked."""
         return self._block(transfer, adapter)
 
     @asynccontextmanager

@@ -135,7 +135,7 @@ def url_transforms(model: ModelMeta, desk: FileDesk) -> Iterator[Transform]:
 
 
 async def _show_urls(desk: FileDesk, rules: FileRules, ctx: Context, values: Sequence[Any]) -> list[Any]:
-    """The values of one field on a page; what is empty stays as it is."""
+    """The values of one field on a page with URLs in place of keys; empty values stay."""
     keys = [key for value in values for key in _keys(value)]
     signed = await desk.urls(keys, rules.acl, download=rules.inline is False) if keys else {}
     urls = {key: below_root(ctx, url) for key, url in signed.items()}

@@ -104,7 +104,7 @@ class FileAccess:
         self._readers = readers
 
     async def look_up(self, ctx: Context, key: str) -> AskedFile:
-        """What is known of a file before it is known who asks."""
+        """The file of a key with the records that name it and their rules, before the caller is known."""
         file = await self._desk.find(key)
         links = [] if file is None else await self._desk.links(key)
         rules = []
