@@ -1,5 +1,6 @@
 """Typed classes in; a REST API and a durable background engine out, on one database."""
 
+from maniflex._locales import LocaleOptions
 from maniflex.app.server import Server
 from maniflex.background.runs.run import Run
 from maniflex.config import Config, Trace
@@ -29,7 +30,7 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.field import field, file, scheduled
+from maniflex.model.field import LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, ModelOptions, Retention
 from maniflex.model.relation import belongs_to, has_many, many_to_many
 from maniflex.pipeline.context import AuthInfo, Context
@@ -57,6 +58,8 @@ __all__ = [
     "InvalidQuery",
     "Isolation",
     "LeaseLost",
+    "LocaleOptions",
+    "LocaleString",
     "ManiflexError",
     "Model",
     "ModelOptions",

@@ -101,6 +101,7 @@ class DeclaredSetting:
     unit: str = ""  # of a variable with this unit behind its name, whose value is a bare number
     types: Any = None  # of its values; None: by the type of the default
     form: Callable[[Any], Any] | None = None  # brings a value to the one form that it is kept in
+    parts: Mapping[str, str] = field(default_factory=dict)  # of an object: its fields that variables set
 
     @property
     def unit_variable(self) -> str | None:
@@ -110,11 +111,15 @@ class DeclaredSetting:
     @property
     def variables(self) -> list[str]:
         """Every name by which the environment can set it."""
-        return [name for name in (self.variable, self.host_name, self.unit_variable) if name]
+        return [n for n in (self.variable, self.host_name, self.unit_variable, *self.parts.values()) if n]
 
     def read_text(self, text: str) -> Any:
         """The value that a variable says; `ValueError` for a text that says none."""
         return (self.read or _READERS[type(self.default)])(text)
+
+    def read_part(self, name: str, text: str) -> Any:
+        """The value of a field of the object; `ValueError` for a text that says none."""
+        return _READERS[type(getattr(self.default, name))](text)
 
     def settle(self, value: Any) -> Any:
         """The value in its one form; `ValueError` for one that cannot be used."""
@@ -155,10 +160,11 @@ def setting(
     types: Any = None,
     form: Callable[[Any], Any] | None = None,
     is_secret: bool = False,
+    parts: Mapping[str, str] | None = None,
 ) -> T:
     """A field of `Config` with this default, and what its name and type do not say."""
-    said = DeclaredSetting(default, check, variable, read, host_name, unit, types, form)
-    return field(default=default, repr=not is_secret, metadata={_KEY: said})
+    declaration = DeclaredSetting(default, check, variable, read, host_name, unit, types, form, parts or {})
+    return field(default=default, repr=not is_secret, metadata={_KEY: declaration})
 
 
 def settings_of(config: Any) -> dict[str, DeclaredSetting]:
@@ -241,6 +247,13 @@ def read_environment(
     texts, problems = ({}, []) if file is None else read_file(Path(file))
     texts = {**texts, **environ}  # the file never overrides the environment
     for name, one in settings.items():
+        if one.parts and name not in given:
+            parts = _read_parts(one, texts, prefix, problems)
+            if parts:
+                values[name], variables[name] = (
+                    replace(one.default, **parts),
+                    prefix + next(one.parts[part] for part in parts),
+                )
         variable, text = _text_of(one, texts, prefix, problems)
         if not text or name in given:
             continue
@@ -252,6 +265,21 @@ def read_environment(
     if prefix:
         problems += _unknown_names(settings, texts, prefix, ignore)
     return EnvironmentValues(values, variables, problems)
+
+
+def _read_parts(
+    one: DeclaredSetting, texts: Mapping[str, str], prefix: str, problems: list[str]
+) -> dict[str, Any]:
+    """The fields of an object that variables set."""
+    parts = {}
+    for name, variable in one.parts.items():
+        text = texts.get(prefix + variable, "")
+        try:
+            if text:
+                parts[name] = one.read_part(name, text)
+        except ValueError as error:
+            problems.append(f"{prefix}{variable}: {error}")
+    return parts
 
 
 def _text_of(

@@ -17,6 +17,7 @@ from typing import Any, Self, TypedDict
 
 from maniflex._callables import explain_class
 from maniflex._client_address import trust_problem
+from maniflex._locales import DEFAULT_LOCALES, LocaleOptions
 from maniflex._settings import (
     at_least_one,
     is_function,
@@ -183,6 +184,12 @@ def _trace_problem(value: Any) -> str:
     return "" if isinstance(value, Trace) else f"{value!r} is not a Trace, such as Trace(enabled=True)"
 
 
+def _locale_problem(value: Any) -> str:
+    if not isinstance(value, LocaleOptions):
+        return f"{value!r} is not a LocaleOptions, such as LocaleOptions(supported=('en', 'de'))"
+    return "; ".join(value.problems())
+
+
 class _WithOrigins:
     """Remembers which settings were given, beside the fields of the dataclass."""
 
@@ -342,6 +349,17 @@ class Config(_WithOrigins):
     encryption_min_version: int = setting(1, _version_problem)
     # What becomes of a request that meets a value that does not open: "fail", or "null" in its place.
     decrypt_errors: str = setting("fail", one_of("fail", "null"))
+    # The languages of texts, and how they are shown.
+    locale: LocaleOptions = setting(
+        DEFAULT_LOCALES,
+        _locale_problem,
+        variable=None,
+        parts={
+            "supported": "LOCALE_SUPPORTED",
+            "default": "LOCALE_DEFAULT",
+            "from_header": "LOCALE_FROM_HEADER",
+        },
+    )
     log_level: str = setting("INFO", _level_problem)
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -556,6 +574,7 @@ class Settings(TypedDict, total=False):
     encryption_legacy: str
     encryption_min_version: int
     decrypt_errors: str
+    locale: LocaleOptions
     log_level: str
     log_json: bool
     access_log: bool

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import maniflex
-from maniflex import AuthInfo, Model, Server
+from maniflex import AuthInfo, LocaleString, Model, Server
 from maniflex.audit import TableSink
 from maniflex.middleware import auth, stores, workflow
 from maniflex.pipeline.entry import Entry
@@ -47,6 +47,7 @@ class Article(Model, table="articles"):
     writer: str = ""
     tenant_id: str = ""
     section_id: str = maniflex.field(relation=Section)
+    motto: LocaleString | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,9 @@ SAMPLES: dict[str, Sample] = {
         given("title", "^a"), given("title", "("), given("title", "a", engine="x")
     ),
     "validate.require_at_least_one": sample(given("title", "slug"), given()),
-    "validate.require_locale": sample(given("title", "de"), given("title"), given("title", ""), starts=False),
+    "validate.require_locale": sample(
+        given("motto", "de"), given("motto"), given("motto", ""), given("title", "de")
+    ),
     "validate.require_when": sample(
         given("slug", "status:eq:done"),
         given("slug"),

@@ -1,78 +1,12 @@
-"""What pages say without a sample: options that do nothing yet, static files, limits."""
+"""What pages say without a sample: static files, limits."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from maniflex import DeclarationError, Model, ModelOptions, Server, WithDeletedAt, field
-from maniflex.model.field import LocaleString
+from maniflex import Server
 from maniflex.testing import client
-from tests.kit.docs import rows
 from tests.kit.notes import Note
-
-WITH_VALUES: dict[str, Any] = {
-    "max_export_rows": 10,
-    "cursor_field": "created_at",
-    "default_locale": "en",
-    "locale_mode": "split",
-}
-
-
-def declared_with(option: str) -> Server:
-    """A server with one model that uses a field option, or one of the companions."""
-    Marked: type[Model]
-    match option:
-        case "locale":
-
-            class Translated(Model):
-                text: LocaleString = field(locale=True)
-
-            Marked = Translated
-    server = Server(database=":memory:")
-    server.register(Note, Marked)
-    return server
-
-
-class Kept(Model, WithDeletedAt):
-    text: str
-
-
-def registered_with(option: str) -> Server:
-    server = Server(database=":memory:")
-    server.register(Kept, ModelOptions(**{option: WITH_VALUES.get(option, True)}))
-    return server
-
-
-FIELD_ROWS = rows("declare/fields.md", "Not active yet")
-MODEL_ROWS = rows("declare/models.md", "Not active yet")
-CASES = [*((name, row, declared_with) for name, row in FIELD_ROWS.items())]
-CASES += [*((name, row, registered_with) for name, row in MODEL_ROWS.items())]
-
-
-@pytest.mark.parametrize(
-    ("option", "row", "declare"), CASES, ids=[f"{make.__name__}-{name}" for name, _, make in CASES]
-)
-def test_an_option_that_is_not_active_yet_does_what_its_row_says(
-    option: str, row: str, declare: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = declare(option)
-
-    with caplog.at_level(logging.WARNING, "maniflex"):
-        if "the start" in row:
-            with pytest.raises(DeclarationError, match=f"{option}=? is not available in this version"):
-                server.seal()
-        else:
-            server.seal()
-            assert [r.getMessage() for r in caplog.records if option in r.getMessage()] != []
-
-
-def test_there_is_a_case_for_every_option_that_is_not_active_yet() -> None:
-    assert len(FIELD_ROWS) == 1
-    assert len(MODEL_ROWS) == 2
 
 
 async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:

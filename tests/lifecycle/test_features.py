@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import maniflex
-from maniflex import Context, Model, Operation, Server, WithDeletedAt, belongs_to, field
+from maniflex import Context, LocaleString, Model, Operation, Server, WithDeletedAt, belongs_to, field
 from maniflex.app import assembly
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.features import FEATURES, Feature
@@ -99,8 +99,10 @@ async def test_its_table_is_registered_once_though_the_server_is_sealed_again(
 
 @pytest.mark.usefixtures("with_stars")
 def test_its_mistakes_are_told_with_all_others_and_nothing_may_refer_to_its_table() -> None:
-    class Fan(Model, locale_mode="split"):
+    class Fan(Model):
         stars: int = 0
+        title: LocaleString
+        title_i18n: str = ""
         star_id: str
         star: Star = belongs_to()
 
@@ -108,7 +110,7 @@ def test_its_mistakes_are_told_with_all_others_and_nothing_may_refer_to_its_tabl
         serving(Fan).seal()
 
     assert error.value.problems == (
-        "Fan: locale_mode= is not available in this version",
+        "Fan.title: there is a field 'title_i18n', and its translations have that name",
         "Fan.stars: the name is the feature's own",
         "Fan.star_id: keep the id as a plain field: relation=None; no model refers to Star, whose guard"
         " it would go around",

@@ -36,6 +36,7 @@ from maniflex.http.routing import Router
 from maniflex.middleware.auth.authenticator import CallerCheck
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
 from maniflex.model.meta import ModelMeta
+from maniflex.model.texts import localized_fields, settle_locales
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
@@ -49,6 +50,7 @@ from maniflex.pipeline.rules.model_rules import ServerRules
 from maniflex.pipeline.rules.reach import ReachedModels
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.parse import OwnParameters
+from maniflex.query.query import reachable_models
 from maniflex.sql.model import ModelSql
 
 if TYPE_CHECKING:
@@ -269,7 +271,9 @@ def _own_parameters(draft: ServerDraft, pipeline: Pipeline, store: Store) -> Own
     base = f"{config.path_prefix}/{store.meta.table}"
     features = [feature.parameters(store.meta) for feature in FEATURES]
     elsewhere = {name: base + path for parameters in features for name, path in parameters.items()}
-    return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded, elsewhere)
+    models = (store.meta, *reachable_models(store.meta, store.models))
+    locales = config.locale if any(localized_fields(meta) for meta in models) else None
+    return OwnParameters(frozenset(names), config.strict_params, store.listings.guarded, elsewhere, locales)
 
 
 def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:
@@ -278,6 +282,7 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     problems: list[str] = []
     try:
         models = declaration.registry.seal()
+        settle_locales(models, declaration.config.locale)
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())

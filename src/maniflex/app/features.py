@@ -18,7 +18,7 @@ from maniflex.doctor.subject import GuardedRoute
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
-from maniflex.features.declarations import computed_problems, unavailable_options
+from maniflex.features.declarations import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.files.feature import (
     all_file_endpoints,
@@ -36,9 +36,11 @@ from maniflex.model.base import Model
 from maniflex.model.field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelMeta, ModelOptions
-from maniflex.pipeline.chain import StepPlace
+from maniflex.model.texts import companion_problems
+from maniflex.pipeline.chain import Default, StepPlace
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.in_process import InProcess
+from maniflex.pipeline.languages import read_language
 from maniflex.pipeline.model_routes import model_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline, acts_on_files, can_guard_files, takes
@@ -97,7 +99,6 @@ class ModelRecords(Feature):
         models = draft.models if draft.is_readable else None
         yield from computed_problems(models, draft.declaration.computed)
         for meta in draft.models:
-            yield from unavailable_options(meta)
             yield from operation_problems(meta)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
@@ -125,6 +126,23 @@ class EncryptedFields(Feature):
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         yield from encryption_problems(draft.declaration.keys, draft.models)
+
+
+class Languages(Feature):
+    """Texts in several languages: `LocaleString` fields."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        for meta in draft.models:
+            names = [field.name for field in draft.declaration.computed.get(meta.cls, ())]
+            yield from companion_problems(meta, names)
+
+    def prepare(self, draft: ServerDraft) -> None:
+        stores = draft.routes.runtime.stores
+
+        def step(model: ModelMeta, operation: Operation, item: bool) -> Default | None:
+            return read_language if stores[model.cls].listings.own.locales is not None else None
+
+        draft.routes.composer.bring("deserialize", StepPlace.FIRST, "language", step)
 
 
 class Aggregates(Feature):
@@ -406,6 +424,7 @@ class WelcomePage(Feature):
 
 FEATURES: tuple[Feature, ...] = (
     CatalogueRules(),
+    Languages(),
     ModelRecords(),
     EncryptedFields(),
     Aggregates(),

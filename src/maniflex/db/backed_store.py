@@ -68,6 +68,7 @@ from maniflex.model.base import Model
 from maniflex.model.checks import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
 from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
+from maniflex.model.texts import has_edits, merge_edits
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query
 from maniflex.sql.listing import Listing, Listings
@@ -275,7 +276,7 @@ class BackedStore(Store):
     async def revise(
         self,
         record_id: str,
-        changes: Mapping[str, Any],
+        changes: dict[str, Any],
         *,
         scope: Scope = (),
         tx: Tx | None = None,
@@ -283,10 +284,12 @@ class BackedStore(Store):
     ) -> Row:
         row = await self.read(record_id, scope=scope)
         self._require_unlocked(row)
+        if has_edits(changes):
+            merge_edits(self.meta, self.sql.names, row, changes)
         if check is not None and (work := check(row)) is not None:
             await work
-        changes = self._merge(row, changes)
-        return await self.update(record_id, changes, scope=scope, held=row) if changes else row
+        values = self._merge(row, changes)
+        return await self.update(record_id, values, scope=scope, held=row) if values else row
 
     async def increment(
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None

@@ -38,6 +38,7 @@ from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, Rec
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
+from maniflex.model.texts import has_edits, merge_edits
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
 from maniflex.sql.cipher import NO_KEYS
@@ -349,7 +350,7 @@ class Store:
     async def revise(
         self,
         record_id: str,
-        changes: Mapping[str, Any],
+        changes: dict[str, Any],
         *,
         scope: Scope = (),
         tx: Tx | None = None,
@@ -366,12 +367,14 @@ class Store:
         refusal = self.lock_refusal(row)
         if refusal is not None:
             raise refusal
+        if has_edits(changes):
+            merge_edits(self.meta, self.sql.names, row, changes)
         if check is not None and (work := check(row)) is not None:
             await work
-        changes = self._merge(row, changes)
-        if not changes:
+        values = self._merge(row, changes)
+        if not values:
             return await self.note_unchanged(record_id, row, tx)
-        return await self.update(record_id, changes, scope=scope, tx=tx, held=row)
+        return await self.update(record_id, values, scope=scope, tx=tx, held=row)
 
     async def note_unchanged(self, record_id: str, row: Row, tx: Tx | None = None) -> Row:
         """The row, of an update that has nothing to write; listeners are told of it all the same."""

@@ -20,7 +20,8 @@
         ├── AnswerTooLarge 400 · OwnAnswerTooLarge 500 (an AnswerTooLarge)
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
-        ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
+        ├── ValidationFailed · MissingLocale · RecordLocked                  422
+        ├── UnknownFile · TooManyFiles                                       422
         ├── UnusableScope · UnfilledField · CallbackFailed · RawSqlRefused   500
         ├── EncryptionError                                                  500
         │   └── DecryptionError · EncryptionNotConfigured
@@ -372,6 +373,12 @@ class ValidationFailed(RequestError):
 
     status, code = 422, "VALIDATION_FAILED"
     message = "one or more fields failed validation"
+
+
+class MissingLocale(RequestError):
+    """A text lacks translations that it needs; `details` names each of them."""
+
+    status, code, message = 422, "MISSING_LOCALE", "a translation is missing"
 
 
 class RecordLocked(RequestError):

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any
 
 from maniflex import _json
+from maniflex._locales import NO_LOCALE
 from maniflex.config import Limits
 from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery, UriTooLong
 from maniflex.model.meta import Kind, ModelMeta
+from maniflex.model.texts import query_kind, stored_field
 from maniflex.pipeline.body import read_body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
@@ -100,11 +102,12 @@ class _Aggregate:
         query_string = ctx.scope["query_string"]
         self._store.listings.refuse_misplaced(query_string, taken="aggregate")
         query, spec = ctx.current_query(), await _spec(ctx, pairs(query_string) if query_string else [])
+        view = NO_LOCALE if self._store.listings.own.locales is None else ctx.view
         if self._store.listings.guarded:
-            read_spec = partial(read, spec, query, self.limits)
+            read_spec = partial(read, spec, query, self.limits, view=view)
             ctx.aggregation = await ctx.runtime.rules.read(ctx, read_spec)
         else:
-            ctx.aggregation = read(spec, query, self.limits)
+            ctx.aggregation = read(spec, query, self.limits, view=view)
 
     async def compute(self, ctx: Context) -> None:
         if ctx.aggregation is None:  # middleware replaced the deserialize step
@@ -125,11 +128,11 @@ class _Aggregate:
     async def _change_values(self, ctx: Context, rows: Sequence[dict[str, Any]]) -> None:
         """Show values of fields as records show them: those of groups, and the least and greatest."""
         aggregation = ctx.aggregation
-        shown = {key.alias: key.field for key in aggregation.keys}
-        shown |= {m.alias: m.field for m in aggregation.measures if m.fn in (Fn.MIN, Fn.MAX)}
-        for alias, field in shown.items():
+        fields = {key.alias: key.field for key in aggregation.keys}
+        fields |= {m.alias: m.field for m in aggregation.measures if m.fn in (Fn.MIN, Fn.MAX)}
+        for alias, field in fields.items():
             for transform in self._transforms:
-                if transform.field is field:
+                if field is not None and transform.field is stored_field(field):
                     for row in rows:
                         row[alias] = await transform.change(ctx, row[alias])
 
@@ -239,7 +242,9 @@ def _measures(model: ModelMeta) -> Iterator[Mapping[str, Any]]:
 def _fields(model: ModelMeta, kinds: frozenset[Kind]) -> Mapping[str, Any]:
     return {
         "type": "string",
-        "enum": [f.api for f in model.fields if is_open(f) and f.kind in kinds and "file" not in f.extra],
+        "enum": [
+            f.api for f in model.fields if is_open(f) and query_kind(f) in kinds and "file" not in f.extra
+        ],
     }
 
 

@@ -19,10 +19,11 @@ from maniflex.features.history import page_meta, past_rows
 from maniflex.features.history_options import keeps_snapshots
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
+from maniflex.model.texts import TEXT, localized_fields
 from maniflex.pipeline.chain import Default, Handler
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.response import Response, no_answer_error
+from maniflex.pipeline.response import Response, mark_language, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
@@ -142,6 +143,7 @@ class PastSteps:
         self._transforms = rules.changes(Operation.READ_HISTORY)
         self._snapshots = keeps_snapshots(model.options)
         self._most = (model.options.limits or runtime.config.limits).answer_size
+        self._has_texts = bool(localized_fields(model))
         self._of_one = rules.judge(Operation.READ_HISTORY, item=True)
         self._of_many = rules.judge(Operation.READ_HISTORY, item=False)
 
@@ -163,6 +165,9 @@ class PastSteps:
         own = query if listing is None else listing.query
         if any(item.path for item in leaves(own.filters)) or any(sort.path for sort in own.sorts):
             raise InvalidQuery("filter and sort: with as_of they take the record's own fields")
+        fields = [*(item.field for item in leaves(own.filters)), *(sort.field for sort in own.sorts)]
+        if any(TEXT in field.extra for field in fields):
+            raise InvalidQuery("filter and sort: with as_of they take no texts with translations")
         ctx.as_of = moment
 
     async def read(self, ctx: Context) -> None:
@@ -202,7 +207,7 @@ class PastSteps:
         row = record.row if ctx._result is None else self._serializer.row(ctx._result)
         data, missing = await self._show(ctx, {ctx.resource_id: record}, [row])
         meta = {"as_of": ctx.as_of, "version": record.version, "missing": missing}
-        ctx.response = Response(200, data[0], meta=meta)
+        self._answer(ctx, data[0], meta)
 
     async def answer_list(self, ctx: Context) -> None:
         if ctx.response is not None:
@@ -215,7 +220,15 @@ class PastSteps:
         data, missing = await self._show(ctx, ctx.past, rows)
         counted = not self._of_many.hides_rows
         paging = page_meta(total=ctx.total, page=query.page, limit=query.limit or 1, counted=counted)
-        ctx.response = Response(200, data, meta={**paging, "as_of": ctx.as_of, "missing": missing})
+        self._answer(ctx, data, {**paging, "as_of": ctx.as_of, "missing": missing})
+
+    def _answer(self, ctx: Context, data: Any, meta: dict[str, Any]) -> None:
+        if not self._has_texts:
+            ctx.response = Response(200, data, meta=meta)
+            return
+        serializer, options = self._serializer.in_view(ctx.view), ctx.runtime.config.locale
+        ctx.response = Response(200, data, meta={**meta, **serializer.direction})
+        mark_language(ctx.response, ctx.locale or options.default, by_header=options.from_header)
 
     def _client_query_and_scope(self, ctx: Context) -> tuple[Query, Scope]:
         """The client's query, and what binds the request: it must hold of the record then and now."""
@@ -230,19 +243,22 @@ class PastSteps:
         self, ctx: Context, records: dict[str, PastRecord], rows: Sequence[Any]
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """The rows as answers, and the fields that a client would see and the history does not keep."""
-        hidden = await self._rules.unshown_fields(ctx)
+        secrets = await self._rules.unshown_fields(ctx)
         select = None if ctx._query is None else ctx._query.select
-        names = {f.name: f.api for f in self._model.fields if f.visible and f.api not in hidden}
+        names = {f.name: f.api for f in self._model.fields if f.visible and f.api not in secrets}
         id_place = self._store.sql.names.index("id")
+        serializer = self._serializer.in_view(ctx.view) if self._has_texts else self._serializer
+        companions = {field.api: rules.companion for field, rules in localized_fields(self._model)}
         missing: dict[str, None] = {}
         data = []
         for row in rows:
             absent = {names[n] for n in records[str(row[id_place])].missing if n in names}
             missing.update(dict.fromkeys(name for name in names.values() if name in absent))
-            values = self._serializer.fields(row)
-            names_shown = set(values) - absent - hidden
+            values = serializer.fields(row)
             if select is not None:
-                names_shown &= {f.api for f in select}
+                values = serializer.of(self._model.fields, select).fields(row)
+            untold = absent | secrets
+            names_shown = set(values) - untold - {companions[name] for name in untold if name in companions}
             data.append({name: value for name, value in values.items() if name in names_shown})
         await change_records(ctx, self._transforms, data)
         return data, list(missing)

@@ -1,4 +1,4 @@
-"""What can be wrong with declarations that no other feature looks at: computed fields, options to come."""
+"""What can be wrong with the declarations of computed fields."""
 
 from __future__ import annotations
 
@@ -37,23 +37,3 @@ def _name_problems(models: Mapping[str, ModelMeta], computed: ComputedFields) ->
             if field.name in names:
                 yield f"computed {meta.name}.{field.name}: there is a field of that name already"
             names.add(field.name)
-
-
-# Declarations this version understands but does not act on yet.
-#
-# They stop the start, because to ignore them would mislead.
-
-
-_REFUSED_OPTIONS = ("default_locale", "locale_mode")
-_REFUSED_FIELDS = ("locale",)
-
-
-def unavailable_options(meta: ModelMeta) -> Iterator[str]:
-    """The problems of a model that declares options no feature implements yet."""
-    for name in _REFUSED_OPTIONS:
-        if getattr(meta.options, name):
-            yield f"{meta.name}: {name}= is not available in this version"
-    for field in meta.fields:
-        names = [name for name in _REFUSED_FIELDS if name in field.extra]
-        for name in names:
-            yield f"{meta.name}.{field.name}: {name} is not available in this version"

@@ -25,12 +25,15 @@ from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQu
 from maniflex.features.tabular import (
     MOST_XLSX_ROWS,
     Batches,
+    columns_of_texts,
+    rows_of_texts,
     run_in_thread,
     write_csv,
     write_jsonl,
     write_xlsx,
 )
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.texts import localized_fields, stored_field
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.operation import Operation
@@ -125,6 +128,7 @@ class Export:
         self._judge = rules.judge(Operation.EXPORT, item=False)
         self._places = places
         self._formats = available_formats()
+        self._has_texts = bool(localized_fields(model))
 
     def endpoints(self, routes: RouteBuilder) -> Iterator[Endpoint]:
         steps: dict[str, Default] = {"deserialize": self.deserialize, "db": self.read}
@@ -190,7 +194,8 @@ class Export:
                 yield chunk
 
     def _make(self, ctx: Context, format: Format, hidden: Collection[str]) -> AsyncGenerator[bytes, None]:
-        fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
+        columns = tuple(f for f in self._columns(ctx) if stored_field(f).api not in hidden)
+        fields = tuple(dict.fromkeys(map(stored_field, columns)))
         is_judged = bool(self._judge) and ctx._result is None and ctx.exports
         read_fields = self._model.fields if is_judged else fields
         rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
@@ -200,11 +205,20 @@ class Export:
             rows = change_rows(ctx, self._transforms, fields, rows)
         if ctx.exported_rows is not None:
             rows = self._count_rows(ctx, rows)
-        if format is Format.CSV:
-            return write_csv(fields, rows)
         if format is Format.JSONL:
-            return write_jsonl(self._serializer.of(fields, fields), rows, ctx.runtime.encode)
-        return write_xlsx(fields, rows, self._clock.now())
+            return write_jsonl(self._lines(ctx, fields, columns), rows, ctx.runtime.encode)
+        if self._has_texts:
+            columns = columns_of_texts(ctx.view, columns)
+            rows = rows_of_texts(ctx.view, fields, columns, rows)
+        if format is Format.CSV:
+            return write_csv(columns, rows)
+        return write_xlsx(columns, rows, self._clock.now())
+
+    def _lines(self, ctx: Context, fields: Sequence[FieldMeta], columns: Sequence[FieldMeta]) -> Serializer:
+        """How a row of these fields is one line of JSON."""
+        if not self._has_texts:
+            return self._serializer.of(fields, fields)
+        return Serializer(self._model, fields, columns, view=ctx.view, as_cells=True)
 
     def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
         """The selected columns that middleware left in `ctx.export_columns`."""

@@ -20,10 +20,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+from maniflex._locales import LocaleView
 from maniflex._tables import PartialTable
 from maniflex.db.port import Row
 from maniflex.errors import ExportTooLarge
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import TEXT, TextOf, locale_rules, stored_field, text_field
 from maniflex.pipeline.serializer import Serializer
 
 T = TypeVar("T")
@@ -84,6 +86,50 @@ _CSV_TEXTS: PartialTable[Kind, Callable[[Any], str]] = PartialTable(
     },
     others="are written as in `_TEXTS`; no spreadsheet takes them for a formula",
 )
+
+
+# -- texts in several languages
+
+
+def columns_of_texts(view: LocaleView, columns: Sequence[FieldMeta]) -> tuple[FieldMeta, ...]:
+    """The columns of a file: of a text the one that is shown, and of all its translations one each."""
+    own: list[FieldMeta] = []
+    for column in columns:
+        field = stored_field(column)
+        rules = locale_rules(field)
+        if rules is None:
+            own.append(column)
+        elif column is field:
+            own.append(text_field(field, view.locale))
+        else:
+            own += [text_field(field, code, exact=True) for code in rules.locales]
+    return tuple(own)
+
+
+async def rows_of_texts(
+    view: LocaleView, fields: Sequence[FieldMeta], columns: Sequence[FieldMeta], batches: Batches
+) -> Batches:
+    """Rows of stored fields as rows of these columns."""
+    readers = [_cell_reader(view, column) for column in columns]
+    places = [next(i for i, f in enumerate(fields) if f is stored_field(column)) for column in columns]
+    cells = list(zip(places, readers, strict=True))
+    async with aclosing(batches):
+        async for rows in batches:
+            yield [
+                [row[i] if read is None or row[i] is None else read(row[i]) for i, read in cells]
+                for row in rows
+            ]
+
+
+def _cell_reader(view: LocaleView, column: FieldMeta) -> Callable[[Any], Any] | None:
+    text: TextOf | None = column.extra.get(TEXT)
+    rules = None if text is None else locale_rules(text.field)
+    if text is None or rules is None:
+        return None
+    if text.is_shown:
+        return rules.reader(view.locale)
+    code = text.codes[0]
+    return lambda stored: rules.read(stored).get(code)
 
 
 # -- CSV

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from maniflex._json import INT_MAX, INT_MIN
+from maniflex._locales import LOCALE_MODES, locale_code
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
 from maniflex.model.annotations import Shape
 from maniflex.model.declared import NUMBERS, Index, Kind, ModelOptions, OnDelete, SoftDelete
@@ -45,8 +46,6 @@ _CONTRADICTIONS = (
 _BY_EQUALITY = "; blind_index=True lets clients filter by equality"
 # What needs the value in the database, where only its envelope is.
 _NOT_ENCRYPTED = ("relation", "on_delete", "lock_scope", "lock_when", "scheduled", "locale", "file")
-LOCALE_MODES = ("split", "resolve", "dynamic")
-_LOCALE_CODE = re.compile(r"[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*\Z")
 
 
 def option_problems(name: str, shape: Shape, options: Options) -> Iterator[str]:
@@ -117,7 +116,7 @@ def _length_problems(shape: Shape, options: Options) -> Iterator[str]:
     lengths = [name for name in ("min_length", "max_length") if name in options]
     if not lengths:
         return
-    if not (shape.is_plain_text or shape.kind is Kind.BYTES):
+    if not (shape.is_plain_text or shape.kind is Kind.BYTES or shape.type is LocaleString):
         hint = "; use min and max" if shape.kind in NUMBERS else ""
         yield f"{' and '.join(lengths)} can only limit text and bytes{hint}"
         return
@@ -131,7 +130,7 @@ def _length_problems(shape: Shape, options: Options) -> Iterator[str]:
 def _pattern_problems(shape: Shape, options: Options) -> Iterator[str]:
     if "pattern" not in options:
         return
-    if not shape.is_plain_text:
+    if not shape.is_plain_text and shape.type is not LocaleString:
         yield "pattern can only be set on text"
     try:
         re.compile(options["pattern"])
@@ -265,7 +264,7 @@ def _locale_problems(shape: Shape, options: Options) -> Iterator[str]:
     mode, default = settings.get("mode"), settings.get("default")
     if mode is not None and mode not in LOCALE_MODES:
         yield f"unknown locale mode {mode!r}; use {', '.join(LOCALE_MODES)}"
-    if default is not None and not is_locale_code(default):
+    if default is not None and locale_code(default) is None:
         yield f"{default!r} is not a locale code"
 
 
@@ -274,10 +273,6 @@ def locale_settings(locale: Any) -> dict[str, Any]:
     if isinstance(locale, Mapping):
         return dict(locale)
     return {} if locale is True else {"mode": locale}
-
-
-def is_locale_code(code: Any) -> bool:
-    return isinstance(code, str) and _LOCALE_CODE.match(code) is not None
 
 
 def as_bound(shape: Shape, value: Any) -> int | float | Decimal | None:
@@ -331,7 +326,7 @@ def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
     language = options.search_language
     if language is not None and not (isinstance(language, str) and _LANGUAGE.match(language)):
         yield f"search_language {language!r} is not the name of a language, like 'english'"
-    if options.default_locale is not None and not is_locale_code(options.default_locale):
+    if options.default_locale is not None and locale_code(options.default_locale) is None:
         yield f"default_locale {options.default_locale!r} is not a locale code"
     operations = options.operations
     if operations is not None and not isinstance(operations, str | list | tuple | set | frozenset):

@@ -18,6 +18,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
+from maniflex._locales import LocaleMode
 from maniflex._names import did_you_mean
 from maniflex._settings import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, SoftDelete
@@ -29,13 +30,28 @@ T = TypeVar("T")
 RELATION_KEYWORD = "x-relation"  # in the schema of a request: the model of the record that a part refers to
 
 OnDeleteName = Literal["cascade", "set_null", "restrict"]
-LocaleMode = Literal["split", "resolve", "dynamic"]
 Acl = Literal["private", "signed", "public"]
 Upload = Literal["form", "stream", "presigned"]
 
 
 class LocaleString(dict[str, str]):
     """A text in several languages: locale code → translation."""
+
+
+class LocaleEdit(LocaleString):
+    """Single translations that an update sets, and those it removes; the others stay."""
+
+    def __init__(
+        self, texts: Mapping[str, str], removed: Iterable[str] = (), *, bare: bool = False, asked: str = ""
+    ) -> None:
+        super().__init__(texts)
+        self.removed = frozenset(removed)
+        self.bare = bare  # one text without a locale: sent back as it was shown, it changes nothing
+        self.asked = asked  # the locale of the request
+
+    def with_texts(self, texts: Mapping[str, str]) -> LocaleEdit:
+        """The same edit of these texts."""
+        return LocaleEdit(texts, self.removed, bare=self.bare, asked=self.asked)
 
 
 class FieldOptions(TypedDict, total=False):

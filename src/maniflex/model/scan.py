@@ -55,6 +55,7 @@ from maniflex.model.meta import (
 )
 from maniflex.model.relation import reference_name
 from maniflex.model.retention import DeclaredFields, read_retention
+from maniflex.model.texts import LOCALE, LocaleRules, locale_rules
 from maniflex.model.validate import Validator
 from maniflex.model.value_rules import Rules, json_reader
 
@@ -88,6 +89,7 @@ class _Scan:
             self._check(item)
         self._check_stored(columns)
         self.fields = {item.name: field_meta(item) for item in self._in_column_order(columns, soft_delete)}
+        self._settle_translations(columns)
         self._check_names()
         self._settle_uniqueness()
         validator = Validator(self.cls, list(self.fields.values()))
@@ -225,6 +227,15 @@ class _Scan:
                 )
             if len(item.digest_column) > MAX_IDENTIFIER:
                 self.trouble(item.name, f"its column leaves no room for {DIGEST_SUFFIX!r} behind its name")
+
+    def _settle_translations(self, columns: list[DeclaredField]) -> None:
+        """Tell texts in several languages what the class says of them."""
+        for item in columns:
+            field_rules = locale_rules(self.fields[item.name])
+            rules = rules_of(item.info)
+            if field_rules is not None and rules is not None:
+                field_rules.settle_model(self.options.locale_mode, self.options.default_locale)
+                rules.needs_text = item.required and not item.shape.nullable
 
     def _settle_uniqueness(self) -> None:
         for item in [item for item in self.fields.values() if item.unique_within]:
@@ -381,6 +392,8 @@ class _Scan:
             self.trouble(item.name, "is the cursor_field, so it must be sortable")
         elif item.nullable:
             self.trouble(item.name, "is the cursor_field, so it cannot be nullable")
+        elif locale_rules(item) is not None:
+            self.trouble(item.name, "is the cursor_field, so it cannot have translations")
 
     def _settle_schedules(self, validator: Validator, soft_delete: SoftDelete | None) -> None:
         """Check what times change, and keep the values in the form the changed field gives them."""
@@ -535,9 +548,12 @@ def field_meta(item: DeclaredField) -> FieldMeta:
     """What a field is once the class has been read; its default and its scope are not checked yet."""
     options, shape = item.spec.options, item.shape
     key_name = options.get("encrypted")
+    api = str(options.get("alias", item.name))
+    extra = _extra(api, options, shape)
+    has_reader = shape.kind is Kind.JSON and not shape.trouble
     return FieldMeta(
         name=item.name,
-        api=str(options.get("alias", item.name)),
+        api=api,
         column=str(options.get("column", item.name)),
         renamed_from=options.get("renamed_from"),
         kind=shape.kind,
@@ -559,8 +575,8 @@ def field_meta(item: DeclaredField) -> FieldMeta:
         encrypted="default" if key_name is True else key_name or None,
         blind_index=_BLIND_INDEX.get(options.get("blind_index", False), ""),
         labels=(options["encrypted_as"],) if options.get("encrypted_as") else (),
-        load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
-        extra=MappingProxyType(_extra(options, shape)),
+        load_json=(extra[LOCALE].read if LOCALE in extra else json_reader(shape)) if has_reader else None,
+        extra=MappingProxyType(extra),
     )
 
 
@@ -593,7 +609,7 @@ def _companion(item: FieldMeta) -> FieldMeta:
     )
 
 
-def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def _extra(name: str, options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """The declarations of opt-in features, each in a mapping of its own."""
     extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
     if "file" in options:
@@ -601,5 +617,6 @@ def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     if "scheduled" in options:
         extra["scheduled"] = MappingProxyType(dict(options["scheduled"]))
     if shape.type is LocaleString:
-        extra["locale"] = MappingProxyType(locale_settings(options.get("locale") or True))
+        settings = locale_settings(options.get("locale") or True)
+        extra[LOCALE] = LocaleRules(name, settings.get("mode"), settings.get("default"))
     return extra

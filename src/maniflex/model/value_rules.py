@@ -22,10 +22,11 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from maniflex._json import INT_MAX, INT_MIN
+from maniflex._locales import MOST_LOCALES, locale_code
 from maniflex.model.annotations import Shape
 from maniflex.model.core_schema import change_leaf, change_value, inline_schema, strictly
 from maniflex.model.declared import Kind
-from maniflex.model.field import FieldSpec, LocaleString
+from maniflex.model.field import FieldSpec, LocaleEdit, LocaleString
 
 T = TypeVar("T")
 
@@ -43,17 +44,18 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 class Rules:
     """The value rules of one field; pydantic asks it for the schema."""
 
-    __slots__ = ("shape", "spec")
+    __slots__ = ("needs_text", "shape", "spec")
 
     def __init__(self, shape: Shape, spec: FieldSpec) -> None:
         self.shape = shape
         self.spec = spec
+        self.needs_text = False  # of a required field with translations; known once the class is read
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         if self.shape.trouble:
             return core_schema.any_schema()  # reported when the application starts
         if self.shape.type is LocaleString:
-            schema = _locale_schema()
+            schema = self._texts_schema()
             return core_schema.nullable_schema(schema) if self.shape.nullable else schema
         if self.shape.is_structured:
             return cast(CoreSchema, strictly(inline_schema(source) or handler(source)))
@@ -80,6 +82,35 @@ class Rules:
             self._leaf(core_schema.str_schema()),
         ]
         return core_schema.chain_schema(steps)
+
+    def _texts_schema(self) -> CoreSchema:
+        """A map from locales to texts, each of which has the lengths and the pattern of the field."""
+        text: CoreSchema = core_schema.str_schema(strict=True)
+        constraints = {**_lengths(self.spec.options), **usable_pattern(self.spec.options.get("pattern"))}
+        if constraints:
+            text = cast(CoreSchema, {**text, **constraints})
+            text = core_schema.no_info_wrap_validator_function(_is_empty_or, text)
+        texts = core_schema.dict_schema(core_schema.str_schema(strict=True), text)
+        return core_schema.no_info_wrap_validator_function(self._read_texts, texts)
+
+    def _read_texts(self, value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> LocaleString:
+        if not isinstance(value, dict):
+            _refuse("type", "must be a map from locales to texts")
+        texts: dict[str, str] = {}
+        for code, text in validate(value).items():
+            locale = locale_code(code)
+            if locale is None:
+                _refuse("locale", "must have locales such as de or pt-BR as keys")
+            if locale in texts:
+                _refuse("locale", "must have one text for each locale")
+            texts[locale] = text
+        if len(texts) > MOST_LOCALES:
+            _refuse("locale", f"must have at most {MOST_LOCALES} translations")
+        if isinstance(value, LocaleEdit):
+            return value.with_texts(texts)
+        if self.needs_text and not any(texts.values()):
+            _refuse("required", "needs a text in one language at least")
+        return LocaleString(texts)
 
     def _constraints(self, leaf: str) -> dict[str, Any]:
         options = self.spec.options
@@ -164,10 +195,9 @@ def _before(reader: Callable[[Any], Any], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_before_validator_function(reader, schema)
 
 
-def _locale_schema() -> CoreSchema:
-    text = core_schema.str_schema(strict=True)
-    code = core_schema.str_schema(strict=True, pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")
-    return core_schema.no_info_after_validator_function(LocaleString, core_schema.dict_schema(code, text))
+def _is_empty_or(value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any:
+    """An empty text is a missing translation, of which nothing is asked."""
+    return value if value == "" and isinstance(value, str) else validate(value)
 
 
 def _refuse(code: LiteralString, message: LiteralString) -> NoReturn:
@@ -295,15 +325,9 @@ _READERS: dict[Kind, Callable[[Any], Any] | None] = {
 
 def json_reader(shape: Shape) -> Callable[[str | bytes], Any]:
     """What turns stored JSON text into the declared type."""
-    if shape.type is LocaleString:
-        return _read_locale
     if shape.is_structured:
         return TypeAdapter(shape.type).validate_json
     return _plain_json
 
 
 _plain_json: Callable[[str | bytes], Any] = TypeAdapter(Any).validate_json
-
-
-def _read_locale(text: str | bytes) -> LocaleString:
-    return LocaleString(_plain_json(text))

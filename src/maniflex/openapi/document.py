@@ -9,6 +9,7 @@ from typing import Any
 from maniflex.config import Config, Limits
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.model.texts import localized_fields
 from maniflex.openapi import errors
 from maniflex.openapi import errors as texts
 from maniflex.openapi.operations import HEADERS, OperationWriter, in_order, is_usual
@@ -49,6 +50,12 @@ _COMPONENT_HEADERS: Schema = {
         "description": "The id of the request: the one that was sent, or a new one. It is in the log.",
         "schema": {"type": "string"},
     },
+}
+_LANGUAGE_HEADER: Schema = {
+    "Content-Language": {
+        "description": "The language that was asked for, or the usual one.",
+        "schema": {"type": "string"},
+    }
 }
 _PARAMETERS: Schema = {
     "If-Match": {
@@ -161,8 +168,11 @@ class Document:
             "schemas": dict(sorted(schemas.components.items())),
             "responses": {errors.name(s): errors.response(s, HEADERS) for s in sorted(statuses)},
             "parameters": _PARAMETERS,
-            "headers": _COMPONENT_HEADERS,
+            "headers": {**_COMPONENT_HEADERS, **self._language_header()},
         }
+
+    def _language_header(self) -> Schema:
+        return _LANGUAGE_HEADER if any(localized_fields(model) for model in self._models) else {}
 
     def _limits(self, model: ModelMeta) -> Limits:
         return model.options.limits or self._config.limits

@@ -47,6 +47,7 @@ BODY_CODES = frozenset({"BODY_READ_ERROR", "EMPTY_BODY", "INVALID_JSON"})
 QUERY_CODES = frozenset({"INVALID_QUERY"})
 PAST_CODES = frozenset({"HISTORY_CHANGED"})  # of reads that take `as_of`
 LOCK_CODES = frozenset({"RECORD_LOCKED"})
+LOCALE_CODES = frozenset({"MISSING_LOCALE"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
 FILE_CODES = frozenset(
@@ -82,7 +83,14 @@ NAMED_FILE_CODES = frozenset(  # of bodies that name or bring files
     }
 )
 CODES_OF_SOME = (
-    BODY_CODES | QUERY_CODES | PAST_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
+    BODY_CODES
+    | QUERY_CODES
+    | PAST_CODES
+    | LOCK_CODES
+    | LOCALE_CODES
+    | EXPORT_CODES
+    | SCHEDULE_CODES
+    | FILE_CODES
 )
 
 _CODES = re.compile(r" Codes: (.*)\.$")

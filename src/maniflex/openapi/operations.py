@@ -13,6 +13,7 @@ from maniflex.config import Limits
 from maniflex.model.field import FileRules, file_fields, rules_of_field
 from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.texts import localized_fields
 from maniflex.openapi import errors
 from maniflex.openapi import errors as texts
 from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar, Reachable
@@ -114,6 +115,8 @@ class OperationWriter:
             parameters += self._grammar(model).parameters(names)
             if is_versioned(model.options) and (one or not model.options.versioned_diff_only):
                 parameters.append(AS_OF)
+        language = self._grammar(model).language() if kind in _SHOWN_IN_LANGUAGES else []
+        parameters += language
         has_etags = bool(model.options.optimistic_lock) and kind in (Operation.UPDATE, Operation.DELETE)
         if has_etags:
             parameters.append({"$ref": "#/components/parameters/If-Match"})
@@ -150,12 +153,20 @@ class OperationWriter:
         if names_files:
             refusals |= {403, 408, 501, 507}
         codes = _error_codes(model, kind, has_body="requestBody" in entry, names_files=names_files)
+        if language:
+            refusals.add(400)
+            codes |= errors.QUERY_CODES
         responses = self._refusals(endpoint, refusals, codes | frozenset(about.codes))
-        return {**entry, **about.extensions, "responses": self._answers(operation, model) | responses}
+        answers = self._answers(operation, model)
+        if language:
+            answers = _in_languages(answers)
+        return {**entry, **about.extensions, "responses": answers | responses}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}
-        record = {"type": "object", "required": ["data"], "properties": {"data": ref(model.name)}}
+        record: Schema = {"type": "object", "required": ["data"], "properties": {"data": ref(model.name)}}
+        if localized_fields(model):
+            record["properties"]["meta"] = _DIRECTION
         match operation:
             case Operation.LIST:
                 return {"200": _answer(f"A page of {texts.plural(model)}.", self._envelope(model))}
@@ -198,6 +209,8 @@ class OperationWriter:
         if about.grammar and model is not None:
             for_export = endpoint.operation is Operation.EXPORT
             parameters += self._grammar(model).parameters(about.grammar, for_export=for_export)
+        if model is not None and (about.grammar or about.response is model.cls):
+            parameters += self._grammar(model).language()
         parameters += [dict(parameter) for parameter in about.parameters]
         for name, kind in about.query.items():
             schema = dict(self._schemas.of(kind, incoming=True))
@@ -350,6 +363,23 @@ def _path_name(endpoint: Endpoint) -> str:
         one = "{" in endpoint.path
         name = f"{'_'.join(segments[1:])}_{snake_case(endpoint.model.name) if one else endpoint.model.table}"
     return f"head_{name}" if endpoint.method == "HEAD" else name
+
+
+_SHOWN_IN_LANGUAGES = (Operation.LIST, Operation.READ, Operation.CREATE, Operation.UPDATE)
+_DIRECTION = {
+    "type": "object",
+    "description": "There for languages that are written from right to left.",
+    "properties": {"_dir": {"const": "rtl"}},
+}
+_LANGUAGE = {"Content-Language": {"$ref": "#/components/headers/Content-Language"}}
+
+
+def _in_languages(answers: Schema) -> Schema:
+    """The answers of an operation that shows texts in several languages."""
+    return {
+        s: {**a, "headers": {**a["headers"], **_LANGUAGE}} if "headers" in a else a
+        for s, a in answers.items()
+    }
 
 
 def _answer(text: str, schema: Schema | None, headers: Mapping[str, Any] | None = None) -> Schema:

@@ -11,6 +11,7 @@ from typing import Any
 from maniflex.config import DEFAULT_LIMIT, Limits
 from maniflex.db.backend import operators_of
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
+from maniflex.model.texts import LOCALE, locale_rules, localized_fields, query_kind
 from maniflex.openapi.schema import Schema, Schemas, ref
 from maniflex.pipeline.operation import Operation
 from maniflex.query.operators import OPERATORS, Operator, Takes, fitting, works_on
@@ -36,6 +37,17 @@ class Grammar:
         makers = {name: getattr(self, f"_{name}") for name in LIST}
         makers["select"] = partial(self._select, for_export=for_export)
         return [parameter for name in names for parameter in makers[name]()]
+
+    def language(self) -> list[Parameter]:
+        """`locale`, where answers about the model show texts in several languages."""
+        models = [self._model, *reachable_models(self._model, self._reachable.models)]
+        rules = [rules for model in models for _, rules in localized_fields(model)]
+        if not rules:
+            return []
+        codes = list(rules[0].options.supported)
+        schema: Schema = {"type": "string", **({"enum": codes} if codes else {"pattern": _CODE})}
+        text = "The language of texts. Where there is none in it, another stands in for it."
+        return [_query("locale", text, schema)]
 
     def _page(self) -> list[Parameter]:
         most = self._limits.max_page
@@ -88,11 +100,12 @@ class Grammar:
         if not getattr(self._model.options.backend, "sorts", True):
             return []
         names = [
-            prefix + f.api
+            prefix + name
             for prefix, model, single in self._reachable.joinable_paths(self._model, self._limits.path_depth)
             if single
             for f in model.fields
             if f.sortable and not f.secret
+            for name in _names_of_text(f)
         ]
         if not names:
             return []
@@ -101,7 +114,9 @@ class Grammar:
         return [_query("sort", text, self._names_schema(terms, self._limits.sorts), **_COMMAS)]
 
     def _select(self, *, for_export: bool) -> list[Parameter]:
-        names = [f.api for f in self._model.fields if (f.exported if for_export else f.visible)]
+        fields = [f for f in self._model.fields if (f.exported if for_export else f.visible)]
+        texts = dict(localized_fields(self._model))
+        names = [f.api for f in fields] + [texts[f].companion for f in fields if f in texts]
         text = "Only these fields of each record."
         return [_query("select", text, self._names_schema(names, self._limits.selects), **_COMMAS)]
 
@@ -125,6 +140,28 @@ class Grammar:
             item["enum"] = list(names)
         schema = {"type": "array", "items": item, "minItems": 1}
         return schema if most is None else {**schema, "maxItems": most}
+
+
+_CODE = "^[A-Za-z]{2,8}(?:[-_][A-Za-z0-9]{1,8})*$"
+
+
+def _names_of_text(field: FieldMeta) -> list[str]:
+    """What a query can call a field: a text with translations also by its locales."""
+    rules = locale_rules(field)
+    if rules is None:
+        return [field.api]
+    own = [] if rules.mode == "dynamic" else [field.api]
+    return [*own, *(f"{field.api}.{code}" for code in rules.locales)]
+
+
+def _name_pattern(field: FieldMeta) -> str:
+    """What matches the name of a field in a filter."""
+    rules = locale_rules(field)
+    if rules is None:
+        return _literal(field.api)
+    own = _literal(field.api) + r"\."
+    locales = _any([_literal(code) for code in rules.locales])
+    return f"{own}{locales}" if rules.mode == "dynamic" else f"{_literal(field.api)}(?:\\.{locales})?"
 
 
 _COMMAS: Parameter = {"style": "form", "explode": False}
@@ -193,8 +230,8 @@ def describe_operators(model: ModelMeta) -> str:
     for field in filterable(model):
         operators = usable_operators(field)
         if model.options.backend is not None:
-            known = operators_of(model.options.backend)
-            operators = tuple(o for o in operators if o.op in known)
+            names_of_backend = operators_of(model.options.backend)
+            operators = tuple(o for o in operators if o.op in names_of_backend)
         if operators:
             alike.setdefault(operators, []).append(f"`{field.api}`")
     lines = [f"- {', '.join(names)}: {', '.join(f'`{o.op}`' for o in ops)}" for ops, names in alike.items()]
@@ -215,16 +252,15 @@ def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | 
     for prefix, target, _ in reachable.joinable_paths(model, limits.path_depth):
         fields = filterable(target)
         for field in fields:
-            name = _literal(prefix + field.api)
+            name = _literal(prefix) + _name_pattern(field)
             if "file" in field.extra:
                 files.append(name)
                 continue
-            alike.setdefault((field.kind, field.enum, usable_operators(field)), []).append(name)
-            if field.nullable and field.kind is not Kind.TEXT:
+            alike.setdefault((query_kind(field), field.enum, usable_operators(field)), []).append(name)
+            if field.nullable and query_kind(field) is not Kind.TEXT:
                 empty.append(name)
-        pairs += _pairs(
-            _literal(prefix), [f for f in fields if "file" not in f.extra and f.encrypted is None]
-        )
+        is_plain = [not {"file", LOCALE} & f.extra.keys() and f.encrypted is None for f in fields]
+        pairs += _pairs(_literal(prefix), [f for f, plain in zip(fields, is_plain, strict=True) if plain])
         if len(files) + sum(map(len, alike.values())) > MOST_NAMES:
             return None
     groups = [

@@ -20,9 +20,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema, to_jsonable_python
 
 from maniflex._json import INT_MAX, INT_MIN
+from maniflex._locales import MOST_LOCALES
 from maniflex.model.base import Model
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
+from maniflex.model.texts import LOCALE, locale_rules, localized_fields
 from maniflex.pipeline.rules.transforms import Computed
 from maniflex.query.query import shows
 
@@ -71,6 +73,9 @@ class Schemas:
         fields = [f for f in model.fields if f.visible]
         texts = field_texts(model.cls)
         properties = {f.api: _with_text(self.field(f, incoming=False), texts.get(f.name)) for f in fields}
+        for text_field, rules in localized_fields(model):
+            if text_field.visible and rules.mode == "split":
+                properties[rules.companion] = _companion(text_field)
         for item in computed:
             properties[item.name] = {**self._computed_schema(item), "readOnly": True}
         for relation in model.relations.values():
@@ -91,7 +96,9 @@ class Schemas:
                 for f in fields
             },
         }
-        required_names = [f.api for f in fields if model.asks_for(f)]
+        schema["properties"].update(_companions(model, fields))
+        # A text may come by its other names.
+        required_names = [f.api for f in fields if model.asks_for(f) and locale_rules(f) is None]
         return {**schema, "required": required_names} if required_names else schema
 
     def update(self, model: ModelMeta) -> Schema:
@@ -99,12 +106,15 @@ class Schemas:
         fields = [f for f in model.fields if _open_to_clients(f) and not f.immutable]
         texts = field_texts(model.cls)
         properties = {f.api: _with_text(self.field(f, incoming=True), texts.get(f.name)) for f in fields}
-        return {"type": "object", "properties": properties}
+        return {"type": "object", "properties": {**properties, **_companions(model, fields)}}
 
     def field(self, field: FieldMeta, *, incoming: bool, creating: bool = False) -> Schema:
         """One field; `incoming` is what a client may send, otherwise what it gets."""
         is_json = field.kind is Kind.JSON
-        schema = self.of(field.type, incoming=incoming) if is_json else _scalar(field, incoming)
+        if locale_rules(field) is not None:
+            schema = _text(field, incoming=incoming)
+        else:
+            schema = self.of(field.type, incoming=incoming) if is_json else _scalar(field, incoming)
         if field.is_text_like:
             schema = {**self.of(field.type, incoming=incoming), **schema}
         if field.nullable:
@@ -231,6 +241,52 @@ def documentation(model: ModelMeta) -> str:
     """What the class says of itself; not what it inherits."""
     own = model.cls.__dict__.get("__doc__")
     return inspect.cleandoc(own) if own else ""
+
+
+_LOCALE = "^[A-Za-z]{2,8}(?:[-_][A-Za-z0-9]{1,8})*$"
+
+
+def _text(field: FieldMeta, *, incoming: bool) -> Schema:
+    """A text with translations: what is shown of it, or what a client may send."""
+    rules = field.extra[LOCALE]
+    text: Schema = {"type": "string"}
+    if incoming:
+        default = rules.locale_of_bare_text("")
+        own = (
+            f"A text in the language of the request, or else in `{default}`; or a map with all translations."
+        )
+        return {"oneOf": [text, _texts(field, incoming=True)], "description": own}
+    if rules.mode == "dynamic":
+        return {"anyOf": [text, _texts(field)], "description": "A text with `locale=`, otherwise the map."}
+    return {
+        **text,
+        "description": "The text in the language of the request, or the one that stands in for it.",
+    }
+
+
+def _texts(field: FieldMeta, *, incoming: bool = False) -> Schema:
+    item: Schema = {"type": "string"}
+    if incoming and (limits := {**_lengths(field), **_pattern(field)}):
+        item = {"anyOf": [{**item, **limits}, {"type": "string", "maxLength": 0}]}
+    schema: Schema = {"type": "object", "propertyNames": {"pattern": _LOCALE}, "additionalProperties": item}
+    return {**schema, "maxProperties": MOST_LOCALES} if incoming else schema
+
+
+def _companion(field: FieldMeta, *, incoming: bool = False) -> Schema:
+    schema = _texts(field, incoming=incoming)
+    schema = nullable(schema) if field.nullable else schema
+    if field.readonly and not incoming:
+        schema = {**schema, "readOnly": True}
+    return {**schema, "description": f"All translations of `{field.api}`, by locale."}
+
+
+def _companions(model: ModelMeta, fields: Sequence[FieldMeta]) -> Schema:
+    """The other names of texts in bodies: all translations at once."""
+    return {
+        rules.companion: _companion(field, incoming=True)
+        for field, rules in localized_fields(model)
+        if field in fields
+    }
 
 
 def _scalar(field: FieldMeta, incoming: bool) -> Schema:

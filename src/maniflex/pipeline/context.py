@@ -27,6 +27,7 @@ from typing_extensions import TypeVar
 
 from maniflex import _json
 from maniflex._caller import Caller, Source
+from maniflex._locales import LocaleView
 from maniflex.db.current import current_tx, innermost_tx, transaction
 from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
@@ -42,7 +43,7 @@ from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.operators import Op
-from maniflex.query.parse import pairs
+from maniflex.query.parse import locale_parameter, pairs
 from maniflex.query.query import (
     ClientQuery,
     Cursor,
@@ -287,6 +288,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     parent: Context | None = None  # of a view for a reached model's middleware: the request's own context
     _export_columns: Columns | None = None
     _state: State | None = None
+    _view: LocaleView | None = None
     _logger: RequestLogger | None = None
     _request: Request | None = None
 
@@ -357,6 +359,28 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     def query_param(self, name: str) -> str:
         """A parameter of the query string, empty when it is not there."""
         return next((value for key, value in pairs(self.scope["query_string"]) if key == name), "")
+
+    @property
+    def view(self) -> LocaleView:
+        """The language that the request asks for, and how it says so."""
+        if self._view is None:
+            request = self
+            while request.parent is not None:
+                request = request.parent
+            options = self.runtime.config.locale
+            header = request.header("accept-language") if options.from_header else None
+            self._view = options.view(locale_parameter(self.scope["query_string"]), header)
+        return self._view
+
+    @property
+    def locale(self) -> str:
+        """The locale that the request asks for, as the settings know it; empty where it asks for none."""
+        return self.view.locale
+
+    @property
+    def direction(self) -> str:
+        """`rtl` or `ltr`: how texts of that locale, or of the usual one, are written."""
+        return self.view.direction
 
     async def read_body(self) -> bytes:
         """The bytes of the body, at every step, up to `max_body_size`; empty where there is none.
@@ -494,7 +518,11 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         if about is None or self.operation is Operation.SEARCH:
             return ModellessQuery.over({s.meta.name: s.meta for s in self.runtime.stores.values()})
         query_string = self.scope["query_string"] if self.operation in Operation.READS else b""
-        self.client_listing = listing = self.runtime.stores[about.cls].listings.get(query_string)
+        listings = self.runtime.stores[about.cls].listings
+        listing = listings.get(query_string)
+        if listings.own.locales is not None:
+            listing = listing.in_view(self.view)
+        self.client_listing = listing
         return listing.query
 
     @property

@@ -13,12 +13,13 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 from maniflex.pipeline.rules.checks import RowCheck, row_checks, value_rules
+from maniflex.pipeline.serializer import Serializer
 from maniflex.pipeline.steps.browse import Browse
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.policies import PolicedWrites, ShownRows, judge_of_written
-from maniflex.pipeline.steps.response import RedactedRespond, Respond
+from maniflex.pipeline.steps.response import LocalizedRespond, RedactedRespond, Respond
 from maniflex.pipeline.steps.validate import UnknownFields, Validate
 from maniflex.query.query import reachable_models
 
@@ -98,10 +99,18 @@ class _ModelRoutes:
         self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = PolicedWrites(self._db, rules)
         etags, counts = bool(model.options.optimistic_lock), store.counts and not rules.hides_rows
+
+        def respond(serializer: Serializer) -> Respond:
+            if rules.redactions:
+                return RedactedRespond(serializer, computed_fields, rules, etags=etags, counts=counts)
+            return Respond(
+                serializer, computed_fields, etags=etags, transforms=rules.transforms, counts=counts
+            )
+
         self._respond = (
-            RedactedRespond(serializer, computed_fields, rules, etags=etags, counts=counts)
-            if rules.redactions
-            else Respond(serializer, computed_fields, etags=etags, transforms=rules.transforms, counts=counts)
+            LocalizedRespond(serializer, respond, runtime.config.locale)
+            if store.listings.own.locales is not None
+            else respond(serializer)
         )
 
     def collection(self) -> Iterator[Endpoint]:

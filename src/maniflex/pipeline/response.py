@@ -119,6 +119,14 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status, error=content, headers=headers)
 
 
+def mark_language(response: Response, locale: str, *, by_header: bool) -> None:
+    """Say in the headers which language an answer is in, and that another request may get another one."""
+    response.set_header("content-language", locale)
+    if by_header:
+        vary = (response.headers or {}).get("vary")
+        response.set_header("vary", f"{vary}, Accept-Language" if vary else "Accept-Language")
+
+
 def panic_response() -> Response:
     """The answer to an unforeseen exception, of which the client learns nothing."""
     return Response(500, error={"code": "PANIC", "message": "the server failed to handle the request"})

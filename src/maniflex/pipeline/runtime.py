@@ -66,7 +66,8 @@ class Runtime:
         self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
-        self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}
+        view = config.locale.view(None, None)
+        self.serializers = {cls: Serializer(store.meta, view=view) for cls, store in stores.items()}
         self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
         self.tracing = tracing

@@ -17,11 +17,13 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from maniflex._json import encode_json
+from maniflex._locales import NO_LOCALE, LocaleView
 from maniflex.db.budget import Budget
 from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
 from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.texts import COMPANION, locale_rules
 from maniflex.query import cursor
 from maniflex.query.query import Query
 
@@ -31,10 +33,16 @@ if TYPE_CHECKING:
 _plain_encoder = msgspec.json.Encoder()
 _MOST_SELECTIONS = 256
 _PAGE = b'{"data":%b,"meta":{"total":%d,"page":%d,"limit":%d,"pages":%d}}'
+_PAGE_RIGHT_TO_LEFT = _PAGE[:-2] + b',"_dir":"rtl"}}'
+_RIGHT_TO_LEFT = {"_dir": "rtl"}
 
 
 class Serializer:
-    """How the records of one model look to a client."""
+    """How the records of one model look to a client, who may have asked for a language.
+
+    Without a `view` it is how they are stored: the tags of rows are made so, whatever is shown of them.
+    `as_cells` is for files: of a text the one that is shown, and its translations where they are selected.
+    """
 
     def __init__(
         self,
@@ -42,29 +50,42 @@ class Serializer:
         fields: Sequence[FieldMeta] | None = None,
         selected: Sequence[FieldMeta] | None = None,
         hidden: frozenset[str] = frozenset(),
+        view: LocaleView | None = NO_LOCALE,
+        *,
+        as_cells: bool = False,
     ) -> None:
         self.meta = meta
         self._hidden = hidden
+        self.view = view
         self._row_fields = meta.fields if fields is None else tuple(fields)
-        visible = [
-            (i, f)
+        values = [
+            (i, name, f.kind, read)
             for i, f in enumerate(self._row_fields)
-            if f.visible and (selected is None or f in selected) and f.api not in hidden
+            if f.visible and f.api not in hidden
+            for name, read in _shown_values(f, selected, view, as_cells)
+            if name == f.api or name not in meta.by_api  # otherwise the start stops, once all is looked at
         ]
         # Names go by position: `Shape(*values)` is the fastest way msgspec has to make an object.
-        self._shape: Any = msgspec.defstruct(
-            meta.name, [(f"f{i}", Any) for i, _ in visible], rename={f"f{i}": f.api for i, f in visible}
-        )
-        self._json = tuple(n for n, (_, f) in enumerate(visible) if f.kind is Kind.JSON)
+        names = [(f"f{n}", name) for n, (_, name, _, _) in enumerate(values)]
+        self._shape: Any = msgspec.defstruct(meta.name, [(f, Any) for f, _ in names], rename=dict(names))
+        self._json = tuple(n for n, (_, _, k, read) in enumerate(values) if k is Kind.JSON and read is None)
+        self._texts = tuple((n, read) for n, (_, _, _, read) in enumerate(values) if read is not None)
         self._pick: Callable[[Row], Sequence[Any]] | None = (
             None
-            if len(visible) == len(self._row_fields) and not self._json
-            else _picker([i for i, _ in visible])
+            if [i for i, *_ in values] == [*range(len(self._row_fields))] and not (self._json or self._texts)
+            else _picker([i for i, *_ in values])
         )
         self._width = len(self._row_fields)
         self._selections: dict[tuple[str, ...], Serializer] = {}
         self._redacted: dict[frozenset[str], Serializer] = {}
-        self.api = tuple(f.api for _, f in visible)
+        self._views: dict[LocaleView, Serializer] = {}
+        self._is_localized = any(locale_rules(f) is not None for f in self._row_fields)
+        self._stored: Serializer | None = None  # how the rows are stored, where they are values otherwise
+        self.api = tuple(name for _, name, _, _ in values)
+        # What `meta` says of the direction of the texts.
+        self.direction: Mapping[str, str] = {} if view is None or view.direction == "ltr" else _RIGHT_TO_LEFT
+        self._end_of_one = b',"meta":{"_dir":"rtl"}}' if self.direction else b"}"
+        self._page = _PAGE_RIGHT_TO_LEFT if self.direction else _PAGE
 
     def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Serializer:
         """The same for rows that have only `fields`, of which `selected` are shown."""
@@ -73,7 +94,8 @@ class Serializer:
         if serializer is None:
             if len(self._selections) >= _MOST_SELECTIONS:
                 self._selections.clear()
-            serializer = self._selections[key] = Serializer(self.meta, fields, selected, self._hidden)
+            serializer = Serializer(self.meta, fields, selected, self._hidden, self.view)
+            self._selections[key] = serializer
         return serializer
 
     def without(self, hidden: frozenset[str]) -> Serializer:
@@ -84,7 +106,20 @@ class Serializer:
         if serializer is None:
             if len(self._redacted) >= _MOST_SELECTIONS:
                 self._redacted.clear()
-            serializer = self._redacted[hidden] = Serializer(self.meta, self._row_fields, None, hidden)
+            serializer = Serializer(self.meta, self._row_fields, None, hidden, self.view)
+            self._redacted[hidden] = serializer
+        return serializer
+
+    def in_view(self, view: LocaleView) -> Serializer:
+        """The same for a caller who asked for a language."""
+        if view == self.view:
+            return self
+        serializer = self._views.get(view)
+        if serializer is None:
+            if len(self._views) >= _MOST_SELECTIONS:
+                self._views.clear()
+            serializer = Serializer(self.meta, self._row_fields, None, self._hidden, view)
+            self._views[view] = serializer
         return serializer
 
     def struct_of(self, row: Row) -> Any:
@@ -95,9 +130,12 @@ class Serializer:
 
     def _visible_values(self, row: Row, pick: Callable[[Row], Sequence[Any]]) -> Sequence[Any]:
         """The visible values of a row; stored JSON is written as it is."""
-        if not self._json:
+        if not (self._json or self._texts):
             return pick(row)
         values = list(pick(row))
+        for i, read in self._texts:
+            if values[i] is not None:
+                values[i] = read(values[i])
         for i in self._json:
             text = values[i]
             if text is not None:
@@ -129,14 +167,14 @@ class Serializer:
         return dict(zip(self.api, values, strict=False))  # a row may have more behind its fields
 
     def encode_one(self, row: Row) -> bytes:
-        return b'{"data":' + _plain_encoder.encode(self.struct_of(row)) + b"}"
+        return b'{"data":' + _plain_encoder.encode(self.struct_of(row)) + self._end_of_one
 
     def encode_many_in_parts(
         self, rows: Sequence[Row], total: int, page: int, limit: int, budget: Budget
     ) -> bytes:
         """As `encode_many`, for rows that are large: other threads get their turn between two of them."""
         data = encode_in_parts(_plain_encoder.encode, [self.struct_of(row) for row in rows], budget)
-        return _PAGE % (data, total, page, limit, -(-total // limit))
+        return self._page % (data, total, page, limit, -(-total // limit))
 
     def encode_many(self, rows: Sequence[Row], total: int, page: int, limit: int) -> bytes:
         if self._pick is None:  # `struct_of` for the common case, without a call for every row
@@ -144,12 +182,37 @@ class Serializer:
             data = _plain_encoder.encode([shape(*row[:width]) for row in rows])
         else:
             data = _plain_encoder.encode([self.struct_of(row) for row in rows])
-        return _PAGE % (data, total, page, limit, -(-total // limit))
+        return self._page % (data, total, page, limit, -(-total // limit))
 
     def etag(self, row: Row) -> str:
         """A version of the stored row that does not depend on what of it is shown."""
-        digest = hashlib.blake2b(_plain_encoder.encode(self.struct_of(row)), digest_size=16)
+        own = self
+        if self._is_localized and self.view is not None:
+            if self._stored is None:
+                self._stored = Serializer(self.meta, self._row_fields, None, self._hidden, view=None)
+            own = self._stored
+        digest = hashlib.blake2b(_plain_encoder.encode(own.struct_of(row)), digest_size=16)
         return f'"{digest.hexdigest()}"'
+
+
+def _shown_values(
+    field: FieldMeta, selected: Sequence[FieldMeta] | None, view: LocaleView | None, as_cells: bool
+) -> Iterator[tuple[str, Callable[[Any], Any] | None]]:
+    """The keys that show a stored value, each with what makes the value shown of it where that is another."""
+    is_selected = selected is None or field in selected
+    rules = None if view is None else locale_rules(field)
+    if rules is None or view is None:
+        if is_selected:
+            yield field.api, None
+        return
+    if is_selected:
+        yield (
+            field.api,
+            rules.read_json if rules.shows_all(view) and not as_cells else rules.reader(view.locale),
+        )
+    is_companion_selected = any(f.extra.get(COMPANION) is field for f in selected or ())
+    if (is_selected and rules.mode == "split" and not as_cells) or is_companion_selected:
+        yield rules.companion, rules.read_json
 
 
 def _picker(indexes: list[int]) -> Callable[[Row], Sequence[Any]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from maniflex._locales import NO_LOCALE, LocaleView
 from maniflex._names import did_you_mean
 from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
@@ -106,7 +107,9 @@ class Aggregation:
         return (*(key.alias for key in self.keys), *(measure.alias for measure in self.measures))
 
 
-def read(spec: Any, query: Query, limits: Limits, hiding: Hiding = NOTHING) -> Aggregation:
+def read(
+    spec: Any, query: Query, limits: Limits, hiding: Hiding = NOTHING, view: LocaleView = NO_LOCALE
+) -> Aggregation:
     """The aggregate a client asks for, without what its list query says besides."""
     if not isinstance(spec, dict):
         raise InvalidQuery("aggregate: a JSON object")
@@ -130,7 +133,7 @@ def read(spec: Any, query: Query, limits: Limits, hiding: Hiding = NOTHING) -> A
     if type(limit) is not int or not 1 <= limit <= MOST_GROUPS:
         raise InvalidQuery(f"limit: a whole number from 1 to {MOST_GROUPS}")
     parts = {part: spec.get(part) for part in _PARTS if part != "limit"}
-    conditions = ConditionReader(query, limits, opens=is_open, hiding=hiding)
+    conditions = ConditionReader(query, limits, opens=is_open, hiding=hiding, view=view)
     return _AggregateReader(conditions).read(**parts, limit=limit)
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from maniflex._locales import NO_LOCALE, LocaleView, locale_code
 from maniflex._names import did_you_mean
 from maniflex.config import Limits
 from maniflex.errors import InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
+from maniflex.model.texts import TEXT, locale_rules, text_field
 from maniflex.query.operators import Op, Operator, Takes
 from maniflex.query.query import NOTHING, Compare, Hiding, Query, find_field
 from maniflex.query.values import comparable, operand, require_operator, split_operand
@@ -34,7 +36,7 @@ def is_filterable(field: FieldMeta) -> bool:
     return field.is_matched and comparable(field)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ConditionReader:
     """Reads the conditions on one model, for a client that has `limits` or for code that has none.
 
@@ -48,10 +50,11 @@ class ConditionReader:
     text: bool = False
     opens: Callable[[FieldMeta], bool] = is_filterable
     hiding: Hiding = NOTHING
+    view: LocaleView = NO_LOCALE  # the language that texts are compared in
 
     def field(self, name: Any, part: str) -> FieldMeta:
         """A field of the model itself, whose values will be shown."""
-        field = self._usable(self.query.model, name, self.opens, self.hiding.hides)
+        field = self._usable(self.query.model, name, self.opens, self.hiding.hides, part)
         if field is None or (self.limits is not None and "file" in field.extra):
             hint = self.hint(self.query.model, name, self.opens, self.hiding.hides)
             raise self.blame(InvalidQuery(f"{part}: {name!r} is not a field that can be used here{hint}"))
@@ -60,16 +63,41 @@ class ConditionReader:
     def locate(self, name: str) -> tuple[Path, ModelMeta | None, str]:
         """The relations of a dotted name, the model at their end, and the name of the field there."""
         *relations, last = name.split(".")
+        if relations and self._is_text_of_locale(relations):
+            last = f"{relations.pop()}.{last}"
         if self.limits is not None and len(relations) > self.limits.path_depth:
             return (), None, last
         closes = None if self.limits is None else self.hiding.closes
         return *self.query.walk(relations, closes=closes), last
 
+    def _is_text_of_locale(self, names: Sequence[str]) -> bool:
+        """Whether dotted names lead to a text with translations, so that what follows them is a locale."""
+        *relations, last = names
+        _, model = self.query.walk(relations)
+        field = None if model is None or last in model.relations else find_field(model, last)
+        return field is not None and locale_rules(field) is not None
+
+    def as_text(self, field: FieldMeta, name: str, part: str) -> FieldMeta:
+        """What a name stands for: of a text with translations the one that is shown, or that of a locale."""
+        rules = locale_rules(field)
+        if rules is None:
+            return field
+        _, dot, locale = name.partition(".")
+        if dot:
+            code = locale_code(locale)
+            if code is None:
+                raise self.blame(InvalidQuery(f"{part}: {locale!r} is not the code of a language"))
+            return text_field(field, code, exact=True)
+        if rules.shows_all(self.view) and self.limits is not None:
+            hint = f"{field.api}.{rules.options.default} or with ?locale="
+            raise InvalidQuery(f"{part}: {field.api!r} has many texts here; name one: {hint}")
+        return text_field(field, self.view.locale)
+
     def condition(self, name: Any, word: Any, value: Any, part: str) -> Compare:
         """One condition on a field, of the model or at the end of a dotted path."""
         path, model, last = self.locate(name) if isinstance(name, str) else ((), None, "")
         opens = is_filterable if path else self.opens
-        field = self._usable(model, last, opens, self.hiding.closes)
+        field = self._usable(model, last, opens, self.hiding.closes, part)
         if field is None:
             raise self._unknown(name, part, self.hint(model, last, opens, self.hiding.closes))
         operator = self.operator(word, field, part)
@@ -77,7 +105,9 @@ class ConditionReader:
             raise InvalidQuery(f"{part}: {operator.op} does not work on {field.api!r}")
         if operator.takes is Takes.FIELD:
             # Of the same record: a path of its own would lead to another table than the one compared.
-            other = self._usable(model, value, opens, self.hiding.closes)
+            other = self._usable(model, value, opens, self.hiding.closes, part)
+            if TEXT in field.extra or (other is not None and TEXT in other.extra):
+                raise self.blame(InvalidQuery(f"{part}: {operator.op} does not work on translations"))
             if other is None or (self.limits is not None and "file" in other.extra):
                 raise self._unknown(value, part, self.hint(model, value, opens, self.hiding.closes))
             if other.kind is not field.kind:
@@ -147,13 +177,19 @@ class ConditionReader:
         name: Any,
         opens: Callable[[FieldMeta], bool],
         closes: Callable[[FieldMeta], bool],
+        part: str,
     ) -> FieldMeta | None:
         if model is None or not isinstance(name, str):
             return None
+        stored_name = name.partition(".")[0]
         if self.limits is None:
-            return find_field(model, name)
-        field = model.by_api.get(name)
-        return field if field is not None and opens(field) and not closes(field) else None
+            field = find_field(model, stored_name)
+        else:
+            field = model.by_api.get(stored_name)
+            field = field if field is not None and opens(field) and not closes(field) else None
+        if field is None or (stored_name != name and locale_rules(field) is None):
+            return None
+        return self.as_text(field, name, part)
 
     def _unknown(self, name: Any, part: str, hint: str) -> InvalidQuery:
         problem = "is not a field that can be filtered" if self.limits is not None else "is not a field"

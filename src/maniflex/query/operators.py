@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import LOCALE
 
 
 class Op(StrEnum):
@@ -118,6 +119,8 @@ def works_on(operator: Operator, field: FieldMeta) -> bool:
     """Whether a field can be filtered with the operator; of an encrypted one by its digest alone."""
     if field.encrypted is not None:
         return operator.op in (BY_DIGEST if field.has_digest else _WITHOUT_VALUE)
+    if LOCALE in field.extra:  # a text with translations is compared as one text
+        return Kind.TEXT in operator.kinds and operator.takes is not Takes.FIELD
     return field.kind in operator.kinds
 
 

@@ -12,16 +12,18 @@ whether all others are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from string import punctuation, whitespace
 from urllib.parse import unquote_plus
 
+from maniflex._locales import LocaleOptions, locale_code
 from maniflex._names import did_you_mean
 from maniflex.config import DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
+from maniflex.model.texts import companion_fields, stored_field
 from maniflex.query import cursor
 from maniflex.query.aggregate import entry_for, show_json
 from maniflex.query.conditions import ConditionReader
@@ -41,6 +43,7 @@ class OwnParameters:
     # What one route of the model alone reads, such as `format`, and that route; the others refuse it by
     # `refuse_misplaced`, because all of them share what was read of a query string.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    locales: LocaleOptions | None = None  # of a model that shows texts in languages
 
 
 def parse(
@@ -62,6 +65,22 @@ def refuse_misplaced(query_string: bytes, model: ModelMeta, own: OwnParameters, 
     for key, value in pairs(query_string):
         if key in own.elsewhere and key != taken and key not in own.names:
             reader.refuse_misplaced(key, value)
+
+
+def locale_parameter(query_string: bytes) -> str | None:
+    """The locale that a query string asks for, in its one form; `InvalidQuery` for what is none."""
+    if b"locale" not in query_string and b"%" not in query_string:
+        return None
+    return _locale([value for key, value in pairs(query_string) if key == "locale"])
+
+
+def _locale(texts: Sequence[str]) -> str | None:
+    if not texts:
+        return None
+    code = locale_code(texts[0])
+    if code is None or len(texts) > 1:
+        raise InvalidQuery("locale: one code of a language such as de or pt-BR")
+    return code
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -90,6 +109,7 @@ class _QueryReader:
         self._limits = limits
         self._hiding = hiding
         self._conditions = ConditionReader(query, limits, text=True, hiding=hiding)
+        self._companions = companion_fields(query.model) if own.locales is not None else {}
         self._filters: list[Filter] = []
         self._groups: dict[str, list[Compare]] = {}
         self._sorts: list[Sort] = []
@@ -101,7 +121,12 @@ class _QueryReader:
         self._text: str | None = None
 
     def read(self, query_string: bytes) -> Query:
-        for key, value in pairs(query_string):
+        parameters = pairs(query_string)
+        if self._own.locales is not None:
+            code = _locale([value for key, value in parameters if key == "locale"])
+            self._conditions.view = self._own.locales.view(code, None)
+            parameters = [pair for pair in parameters if pair[0] != "locale"]
+        for key, value in parameters:
             handle = PARAMETERS.get(key)
             if handle is not None:
                 handle(self, value)
@@ -153,20 +178,21 @@ class _QueryReader:
             if direction not in ("", "asc", "desc"):
                 raise InvalidQuery(f"sort: {direction!r} is neither asc nor desc")
             path, model, last = self._conditions.locate(name)
-            field = None if model is None else model.by_api.get(last)
+            field = None if model is None else model.by_api.get(last.partition(".")[0])
             to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
             if field is None or not to_one or not _is_sortable(field) or self._hiding.closes(field):
                 hint = f"; descending order is written {name[1:]}:desc" if name[:1] == "-" else ""
                 if not hint and to_one:
                     hint = self._conditions.hint(model, last, _is_sortable, self._hiding.closes)
                 raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by{hint}")
+            field = self._conditions.as_text(field, last, "sort")
             self._sorts.append(Sort(field, direction == "desc", path))
 
     def _select(self, text: str) -> None:
         self._selected = self._selected or []
         for name in text.split(","):
-            field = self._query.model.by_api.get(name)
-            if field is None or not field.visible or self._hiding.hides(field):
+            field = self._query.model.by_api.get(name) or self._companions.get(name)
+            if field is None or not field.visible or self._hiding.hides(stored_field(field)):
                 hint = self._conditions.hint(self._query.model, name, _is_visible, self._hiding.hides)
                 hint = hint or self._hint_of_aggregate(name)
                 raise InvalidQuery(f"select: {name!r} is not a field{hint}")

@@ -14,6 +14,7 @@ from maniflex.errors import InvalidQuery, UnusableQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.history_row import RECORD, is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
+from maniflex.model.texts import TEXT
 from maniflex.query.operators import Op, Takes, fold_case
 from maniflex.query.values import operand, require_operator
 
@@ -563,7 +564,7 @@ def _condition(history: ModelMeta, item: Filter, models: Models) -> Forced | Nar
 
 def _leads_to_one(item: Compare) -> bool:
     """Whether it compares a value with that of the record itself, or of one it belongs to."""
-    is_value = not isinstance(item.value, FieldMeta)
+    is_value = not isinstance(item.value, FieldMeta) and TEXT not in item.field.extra
     return is_value and all(relation.kind is RelationKind.BELONGS_TO for relation in item.path)
 
 

@@ -14,6 +14,7 @@ from maniflex._json import text_trouble
 from maniflex.config import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
+from maniflex.model.texts import LOCALE
 from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
 from maniflex.query.operators import Operator, Takes, operator, works_on
 
@@ -102,7 +103,7 @@ _PARSERS: dict[Kind, tuple[Callable[[str], Any], str] | None] = {
 
 def comparable(field: FieldMeta) -> bool:
     """Whether a value of this field can be written in a query string at all."""
-    return _PARSERS[field.kind] is not None
+    return _PARSERS[field.kind] is not None or LOCALE in field.extra
 
 
 def split_list(text: str) -> list[str]:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import TEXT
 from maniflex.query.aggregate import Aggregation, Fn, Key, Measure
 from maniflex.query.query import Filter, left_out, search_shape
 from maniflex.sql import search
@@ -99,7 +100,8 @@ def _measure(model: ModelSql, measure: Measure) -> Any:
     field = measure.field
     if field is None:
         return sa.func.count()
-    column, comparable = model.column(field), model.comparison_column(field)
+    comparable = model.comparison_column(field)
+    column = comparable if TEXT in field.extra else model.column(field)
     match measure.fn:
         case Fn.COUNT:
             return sa.func.count(column)

@@ -5,7 +5,7 @@ Every page is one statement, with its total in the last column of each row; a ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -13,19 +13,24 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
+from maniflex._locales import LocaleView
 from maniflex.config import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
+from maniflex.model.texts import TEXT, TextOf, stored_field, text_field
 from maniflex.query.parse import OwnParameters, parse, refuse_misplaced
 from maniflex.query.query import (
     NOTHING,
+    AnyOf,
     AskedFields,
     ClientQuery,
     Cursor,
+    Filter,
     Forced,
     Hiding,
     Models,
     Query,
+    leaves,
     left_out,
     models_reached,
     search_shape,
@@ -39,6 +44,10 @@ from maniflex.sql.where import shape, values, where
 
 _MOST_REMEMBERED = 512
 _LONGEST_REMEMBERED = 512
+
+
+BoundKey = tuple["Listing", Forced | LocaleView]
+Bound = dict[BoundKey, "Listing"]
 
 
 class Listing:
@@ -62,7 +71,10 @@ class Listing:
     )
 
     def __init__(
-        self, model: ModelSql, query: Query, bound: dict[tuple[Listing, Forced], Listing] | None = None
+        self,
+        model: ModelSql,
+        query: Query,
+        bound: Bound | None = None,
     ) -> None:
         self._model = model
         self._bound = {} if bound is None else bound  # listings made of others by a condition
@@ -111,11 +123,28 @@ class Listing:
 
     def within(self, condition: Forced) -> Listing:
         """The listing inside one condition more; requests that are bound alike share it too."""
-        key = (self, condition)
+        key: BoundKey = (self, condition)
         listing = self._bound.get(key)
         if listing is None:
             query = self.query.with_(forced=(*self.query.forced, condition))
             listing = self.with_query(query)
+            if len(self._bound) >= _MOST_REMEMBERED:
+                self._bound.pop(next(iter(self._bound)), None)
+            self._bound[key] = listing
+        return listing
+
+    def in_view(self, view: LocaleView) -> Listing:
+        """The listing as a request sees it that asks for a language in its header, and not in this text."""
+        query = self.query
+        if view.by_parameter or not view.locale or not any(_depends_on_view(query)):
+            return self
+        key: BoundKey = (self, view)
+        listing = self._bound.get(key)
+        if listing is None:
+            filters = tuple(_filter_in_view(item, view) for item in query.filters)
+            sorts = tuple(replace(sort, field=_field_in_view(sort.field, view)) for sort in query.sorts)
+            listing = self.with_query(query.with_(filters=filters, sorts=sorts))
+            listing.asked, listing.is_refused = self.asked, self.is_refused
             if len(self._bound) >= _MOST_REMEMBERED:
                 self._bound.pop(next(iter(self._bound)), None)
             self._bound[key] = listing
@@ -156,6 +185,25 @@ class Listing:
         return self._reached
 
 
+def _depends_on_view(query: Query) -> Iterator[bool]:
+    """Of each field that is compared or sorted by, whether the language of the request decides what it is."""
+    fields = [*(item.field for item in leaves(query.filters)), *(sort.field for sort in query.sorts)]
+    for field in fields:
+        text: TextOf | None = field.extra.get(TEXT)
+        yield text is not None and text.is_shown
+
+
+def _field_in_view(field: FieldMeta, view: LocaleView) -> FieldMeta:
+    text: TextOf | None = field.extra.get(TEXT)
+    return field if text is None or not text.is_shown else text_field(text.field, view.locale)
+
+
+def _filter_in_view(item: Filter, view: LocaleView) -> Filter:
+    if isinstance(item, AnyOf):
+        return AnyOf(tuple(replace(one, field=_field_in_view(one.field, view)) for one in item.conditions))
+    return replace(item, field=_field_in_view(item.field, view))
+
+
 class Listings:
     """The listings of one model by query string, as far as they were asked for lately."""
 
@@ -174,7 +222,7 @@ class Listings:
         self.guarded: Collection[FieldMeta] = ()  # fields in reach that may be hidden from a caller
         self.own = OwnParameters()
         self._listings: dict[bytes, Listing] = {}
-        self._bound: dict[tuple[Listing, Forced], Listing] = {}
+        self._bound: Bound = {}
         self._bound_by_text: dict[tuple[bytes, Forced], Listing] = {}
 
     def get(self, query_string: bytes) -> Listing:
@@ -273,7 +321,7 @@ class _Parts:
 
 def _page_fields(model: ModelSql, query: Query, select: Sequence[FieldMeta]) -> tuple[FieldMeta, ...]:
     """The selected fields, and those that includes and cursors need."""
-    names = {"id", *(f.name for f in select)}
+    names = {"id", *(stored_field(f).name for f in select)}
     names |= {
         i.relation.key
         for i in query.includes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause, Subquery
@@ -11,13 +11,14 @@ from sqlalchemy.sql.selectable import FromClause, Subquery
 from maniflex.encryption.keyring import Keyring
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, TypedSelect
+from maniflex.model.texts import TEXT, TextOf
 from maniflex.sql.bindings import BindingPlace
 from maniflex.sql.cipher import NO_KEYS, RowCipher, digest_of
 from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression, order_key
 from maniflex.sql.history_layouts import Layouts
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_cache import StatementCache, compile_statement
+from maniflex.sql.statement_cache import StatementCache, compile_statement, locale_parameter
 from maniflex.sql.tables import build_table, column_type, quote
 
 # Parameters that are not fields; no attribute can be called like this.
@@ -117,6 +118,9 @@ class ModelSql:
         if field.encrypted is not None:
             raise UnusableQuery(f"{field.name} is encrypted, so it can only be compared for equality")
         columns = (self.table if table is None else table).c
+        text: TextOf | None = field.extra.get(TEXT)
+        if text is not None:
+            return text_expression(columns[field.column], text.codes, self.dialect)
         by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
         return columns[order_column(field.column) if by_order_key else field.column]
 
@@ -179,6 +183,29 @@ class ModelSql:
             return []
         column = (self.table if table is None else table).c[self.meta.by_name[marker.field].column]
         return [column.is_(None) if marker.timestamp else column.is_(sa.false())]
+
+
+# Texts in several languages: the text that is shown, as an expression. Locales travel as parameters.
+
+
+def text_expression(column: Any, codes: Sequence[str], dialect: Dialect) -> Any:
+    """The first text that is not empty among those of these locales, compared by code point; or null."""
+    texts = [sa.func.nullif(_text_of_locale(column, code, dialect), _NO_TEXT) for code in codes]
+    first = texts[0] if len(texts) == 1 else sa.func.coalesce(*texts)
+    return by_dialect(dialect, sqlite=first, postgres=sa.collate(first, "C"))
+
+
+def _text_of_locale(column: Any, code: str, dialect: Dialect) -> Any:
+    locale = sa.cast(sa.bindparam(locale_parameter(code), type_=sa.Text()), sa.Text())
+    if dialect is Dialect.POSTGRES:
+        return column.op("->>")(locale)
+    if dialect is not Dialect.SQLITE:
+        assert_never(dialect)
+    # What is no JSON at all ends a statement that looks into it.
+    return sa.case((sa.func.json_valid(column), sa.func.json_extract(column, locale)))
+
+
+_NO_TEXT: Any = sa.literal_column("''")
 
 
 # A query model's SELECT in the place of a table: a subquery whose columns have the declared types.

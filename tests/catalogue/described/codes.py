@@ -30,7 +30,7 @@ CODES: dict[int, tuple[str, ...]] = {
     ),
     405: ("METHOD_BLOCKED", "CORS_METHOD_DENIED"),
     409: ("CONFLICT", "IDEMPOTENCY_IN_PROGRESS", "IDEMPOTENCY_NOT_REPLAYABLE"),
-    422: ("VALIDATION_FAILED", "INVALID_TRANSITION", "IDEMPOTENCY_KEY_REUSED"),
+    422: ("VALIDATION_FAILED", "MISSING_LOCALE", "INVALID_TRANSITION", "IDEMPOTENCY_KEY_REUSED"),
     429: ("RATE_LIMITED",),
     500: ("HASH_ERROR", "WORKFLOW_HOOK_ERROR"),
     503: (
@@ -38,7 +38,6 @@ CODES: dict[int, tuple[str, ...]] = {
         "IDEMPOTENCY_UNAVAILABLE",
     ),
 }
-LATER = {422: ("MISSING_LOCALE",)}  # fields have no locales yet, so no request can get it
 
 _NUMBERS = count(1)
 _LONG = "x" * 300
@@ -282,6 +281,12 @@ async def _(client: Client) -> Asked:
 async def patch(client: Client, record: dict[str, Any], **changes: Any) -> Asked:
     answer = await client.http.patch(f"/api/invoices/{record['id']}", headers=known(), json=changes)
     return "patch", "/api/invoices/{id}", answer
+
+
+@gets("MISSING_LOCALE")
+async def _(client: Client) -> Asked:
+    content = {"text": "x", "motto": {"de": "Hallo"}}
+    return "post", "/api/plains", await client.http.post("/api/plains", json=content)
 
 
 @gets("INVALID_TRANSITION")

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 import maniflex
-from maniflex import AuthInfo, Context, Model, Operation, Response, Server, WithDeletedAt
+from maniflex import AuthInfo, Context, LocaleString, Model, Operation, Response, Server, WithDeletedAt
 from maniflex.middleware import auth, body, db, idempotency, response, service, stores, validate, workflow
 from maniflex.middleware.auth import LoginLimits
 from maniflex.middleware.stores.port import KeyClaim, Taken
@@ -78,6 +78,7 @@ class Plain(Model):
     """Nothing stands before it."""
 
     text: str = maniflex.field(max_length=50)
+    motto: LocaleString | None = None
 
 
 class Budget:
@@ -174,6 +175,7 @@ def _judge(server: Server, world: Everything) -> None:
         at="after",
     )
     pipeline.validate.register(validate.field_role("approved", "admin"), models=[Invoice])
+    pipeline.validate.register(validate.require_locale("motto", "en"), models=[Plain])
     pipeline.validate.register(validate.unique_field("email"), models=[Account])
     pipeline.validate.register(
         workflow.machine(

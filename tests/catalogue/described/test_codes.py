@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from openapi_spec_validator import validate
 
-from maniflex import DeclarationError
-from maniflex.middleware import validate as rules
 from maniflex.testing import FakeClock, client
 from tests.catalogue.auth.kit import NOW
-from tests.catalogue.described.codes import ASKS, CODES, LATER, Client
+from tests.catalogue.described.codes import ASKS, CODES, Client
 from tests.catalogue.described.everything import everything
-from tests.catalogue.samples import Article, new_server
 from tests.kit.docs import DOCS
 from tests.kit.processes import ROOT
 
@@ -60,15 +56,7 @@ async def test_no_code_in_the_source_is_missing_from_the_description() -> None:
     sources = (ROOT / "src" / "maniflex" / "middleware").rglob("*.py")
     codes = {code for path in sources for code in _CODE.findall(path.read_text())}
     assert len(codes) > 35
-    assert codes - set(LATER[422]) - set(re.findall("[A-Z_]+", text)) == set()
-
-
-def test_a_text_with_locales_cannot_be_asked_for_yet() -> None:
-    """So that nothing gives `MISSING_LOCALE`."""
-    server = new_server()
-    server.pipeline.validate.register(rules.require_locale("title", "de"), models=[Article])
-    with pytest.raises(DeclarationError, match="title has no locales"):
-        server.seal()
+    assert codes - set(re.findall("[A-Z_]+", text)) == set()
 
 
 def test_the_reference_has_every_code_with_its_status() -> None:
@@ -81,6 +69,5 @@ def test_the_reference_has_every_code_with_its_status() -> None:
         for status in statuses.split(",")
     ]
     assert len(set(listed)) == len(listed), "a code stands there twice"
-    for table in (CODES, LATER):
-        for status, codes in table.items():
-            assert {(code, str(status)) for code in codes} <= set(listed)
+    for status, codes in CODES.items():
+        assert {(code, str(status)) for code in codes} <= set(listed)

@@ -435,7 +435,7 @@ MISTAKES: list[tuple[Entry, str]] = [
     (validate.forbidden_values("seats"), "name the values"),
     (validate.require_at_least_one("room"), "two fields or more"),
     (validate.exists("room", "Rooom"), "no model named 'Rooom'"),
-    (validate.require_locale("room", "en"), "room has no locales"),
+    (validate.require_locale("room", "en"), "room has no translations"),
     (validate.cross_field(lambda: None), "the function does not take"),
 ]
 

@@ -407,7 +407,7 @@ def test_files_schedules_locales_and_keys_are_kept_as_declared() -> None:
         "to": "live",
     }
     assert fields["expires_at"].extra["scheduled"] == {"soft_delete": True}
-    assert fields["name"].extra["locale"] == {"mode": "resolve"}
+    assert fields["name"].extra["locale"].mode == "resolve"
     assert (fields["secret"].encrypted, fields["pin"].encrypted) == ("default", "pins")
     assert fields["secret"].secret
 

@@ -28,6 +28,7 @@ from maniflex.pipeline.body import Body, uploading
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.languages import BodyTexts
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.response import Response, status_of
@@ -245,6 +246,7 @@ class ModelUploads:
             f.api for f, _ in self._fields if f.readonly or f.hidden or (is_update and f.immutable)
         )
         reader = FormReader(self._store.meta, self._desk, closed)
+        texts = BodyTexts(self._store.meta)
 
         async def read(ctx: Context) -> None:
             content_type = form_type(ctx)
@@ -259,6 +261,8 @@ class ModelUploads:
                     await self._require_record(ctx, touchable(ctx))
 
             await reader.read(ctx, content_type, require_record)
+            if texts:
+                texts.fold(ctx.form.values, operation, ctx.locale)
             earlier, ctx._body = ctx._body, Body(ctx.form.values)
             for name, value in () if earlier is None else earlier.items():  # set before there was a body
                 ctx._body.stamp(name, value)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from maniflex.errors import Abort, InvalidQuery
+from maniflex._locales import locale_code
+from maniflex.errors import Abort, InvalidQuery, MissingLocale
 from maniflex.middleware.arguments import is_function, is_text
 from maniflex.model.messages import detail
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind, ModelMeta
+from maniflex.model.texts import locale_rules
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, Trait, ask, require_field
 from maniflex.pipeline.operation import Operation
@@ -139,7 +141,10 @@ class RoleGate(FieldGate):
 
 
 def require_locale(field: str, *locales: str) -> Entry:
-    """Ask for translations of a field. Fields have no locales yet, so it stops the start."""
+    """Ask for translations of a field into these languages: 422 `MISSING_LOCALE` with each that is missing.
+
+    An update is judged when it changes the field, by the translations as they will be.
+    """
     return LocaleEntry(field, locales)
 
 
@@ -151,16 +156,48 @@ class LocaleEntry(RuleEntry):
     def __init__(self, field: str, locales: tuple[str, ...]) -> None:
         super().__init__()
         self.fields = (field,)
+        self._locales = tuple(locale_code(code) or "" for code in locales)
         if not locales:
             self.mistakes.append("name the locales that are needed")
+        self.mistakes += [f"{code!r} is not a locale code" for code in locales if locale_code(code) is None]
 
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
-        yield f"{self.fields[0]} has no locales"
+        field = model.field(self.fields[0])
+        if field is None:
+            return
+        rules = locale_rules(field)
+        if rules is None:
+            yield f"{field.name} has no translations; its type is not LocaleString"
+        elif rules.options.supported:
+            choices = ", ".join(rules.options.supported)
+            for code in self._locales:
+                if code not in rules.options.supported:
+                    yield f"{code} is not among the supported locales: {choices}"
 
     def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
         return {422: ("MISSING_LOCALE",)}
 
     def checks_of_body(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        return (NeedsLocales(require_field(model, self.fields[0]), self._locales),)
+
+
+class NeedsLocales(ValueRule):
+    """Judges whether a text has the translations that are needed."""
+
+    reads_row = True
+
+    def __init__(self, field: FieldMeta, locales: Sequence[str]) -> None:
+        self._field = field
+        self._locales = locales
+        self.names = frozenset({field.name})
+
+    def judge(self, ctx: Context, draft: Draft) -> Problems:
+        texts = draft.values.get(self._field.name)
+        missing = [] if texts is None else [code for code in self._locales if not texts.get(code)]
+        if missing:
+            name = self._field.api
+            details = [detail(f"{name}.{code}", "locale", f"needs a text in {code}") for code in missing]
+            raise MissingLocale(details=details, model=ctx.model.name)
         return ()
 
 

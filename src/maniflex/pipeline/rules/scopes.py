@@ -298,10 +298,12 @@ class ModelRule(Admission, BindingRule):
             _bind_to(ctx, condition)
             return None
         query_string = ctx.scope["query_string"] if ctx.operation in Operation.READS else b""
-        ctx.client_listing = asked = ctx.runtime.stores[self._model.cls].listings.within(
-            query_string, condition
-        )
-        ctx._query = asked.query
+        listings = ctx.runtime.stores[self._model.cls].listings
+        listing = listings.within(query_string, condition)
+        if listings.own.locales is not None:
+            listing = listing.in_view(ctx.view)
+        ctx.client_listing = listing
+        ctx._query = listing.query
         return None
 
     async def _bind_later(self, ctx: Context, value: Awaitable[Any]) -> None:

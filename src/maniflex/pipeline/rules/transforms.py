@@ -18,7 +18,9 @@ import msgspec
 
 from maniflex._callables import is_async
 from maniflex._fence import Fence
+from maniflex._json import encode_json
 from maniflex.model.meta import FieldMeta
+from maniflex.model.texts import locale_rules
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.threads import refuse_when_over
 
@@ -58,6 +60,12 @@ async def change_records(
     """Change the fields of records by API name, as far as they are there."""
     for transform in transforms:
         name = transform.field.api
+        if (rules := locale_rules(transform.field)) is not None:
+            for values in records:
+                for key in (name, rules.companion):
+                    if key in values:
+                        values[key] = await _change_texts(ctx, transform, _plain(values[key]))
+            continue
         if transform.change_all is not None:
             holders = [values for values in records if name in values]
             shown = await transform.change_all(ctx, [_plain(values[name]) for values in holders])
@@ -69,6 +77,13 @@ async def change_records(
                 values[name] = await transform.change(ctx, _plain(values[name]))
 
 
+async def _change_texts(ctx: object, transform: Transform, value: Any) -> Any:
+    """The text that is shown, or every text of a map, in its other form."""
+    if not isinstance(value, dict):
+        return await transform.change(ctx, value)
+    return {code: await transform.change(ctx, text) for code, text in value.items()}
+
+
 async def change_rows(
     ctx: object,
     transforms: Iterable[Transform],
@@ -77,12 +92,17 @@ async def change_rows(
 ) -> AsyncGenerator[Sequence[Sequence[Any]], None]:
     """The rows of an export, changed; their values stand in the order of `fields`."""
     places = [(fields.index(t.field), t) for t in transforms if t.field in fields]
+    texts = {place: rules for place, t in places if (rules := locale_rules(t.field)) is not None}
     async with aclosing(batches):
         async for batch in batches:
             rows = [list(row) for row in batch]
             for place, transform in places:
                 for row in rows:
-                    row[place] = await transform.change(ctx, row[place])
+                    if place in texts and row[place] is not None:
+                        value = texts[place].read(row[place])
+                        row[place] = encode_json(await _change_texts(ctx, transform, value))
+                    else:
+                        row[place] = await transform.change(ctx, row[place])
             yield rows
 
 

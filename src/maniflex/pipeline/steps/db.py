@@ -22,6 +22,7 @@ from maniflex.errors import (
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta
+from maniflex.model.texts import has_edits, localized_fields
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import row_part
 from maniflex.pipeline.rules.checks import RowChange, RowCheck, refusal
@@ -62,6 +63,7 @@ class Database:
         self._lock_scopes = tuple((f.name, f.lock_scope) for f in store.meta.fields if f.lock_scope)
         self._validator = store.meta.validator
         self._create = store.meta.create_record
+        self._has_texts = bool(localized_fields(store.meta))
         self._filled = tuple(sorted(store.meta.names_to_fill))
         # A list binds the rows that a filter reaches by their own scopes. A backend reaches no others, and
         # what it lists may not be the record that was asked for.
@@ -198,7 +200,8 @@ class Database:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
             drop_settled(self.store.meta, ctx.forced, changes)
         if_match = ctx.header("if-match") if self._optimistic else None
-        if if_match is None and not self._validator.has_model_validators:
+        is_apart = self._has_texts and has_edits(changes)  # what they change depends on the stored row
+        if if_match is None and not self._validator.has_model_validators and not is_apart:
             if changes:
                 ctx.row = await self.store.update(ctx.resource_id, changes, scope=scope)
             else:

@@ -9,8 +9,10 @@ from maniflex import _json
 from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
 from maniflex.model.meta import Kind
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.body import Body, UnparsedBody, check_type_of_kept, read_body
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.languages import BodyTexts
 from maniflex.pipeline.threads import LARGE
 
 
@@ -24,12 +26,16 @@ class Deserialize:
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
+        self._texts = BodyTexts(meta) if localized_fields(meta) else None
+        self._shows_texts = store.listings.own.locales is not None
 
     def query(self, ctx: Context) -> None:
         if self._refuse_misplaced is not None:
             self._refuse_misplaced(ctx.scope["query_string"])
         if ctx._query is None:
             ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
+            if self._shows_texts:
+                ctx.client_listing = listing = listing.in_view(ctx.view)
             ctx._query = listing.query
 
     def selection(self, ctx: Context) -> None:
@@ -38,6 +44,8 @@ class Deserialize:
             self._refuse_misplaced(ctx.scope["query_string"])
         if ctx._query is None and ctx.scope["query_string"]:
             ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
+            if self._shows_texts:
+                ctx.client_listing = listing = listing.in_view(ctx.view)
             ctx._query = listing.query
 
     async def body(self, ctx: Context) -> None:
@@ -65,6 +73,8 @@ class Deserialize:
         if len(raw_body) > LARGE:
             return self._parse_large(ctx)
         values = self._read(raw_body, ctx.runtime.config.limits.body_values)
+        if self._texts is not None:
+            self._texts.fold(values, ctx.operation, ctx.locale)
         if ctx._body is None:
             ctx._body = Body(values)
         else:
@@ -72,12 +82,15 @@ class Deserialize:
         return None
 
     async def _parse_large(self, ctx: Context) -> None:
-        _stamp_again(ctx, await ctx.parse_body(self._read))
+        values = await ctx.parse_body(self._read)
+        if self._texts is not None:
+            self._texts.fold(values, ctx.operation, ctx.locale)
+        _stamp_again(ctx, values)
 
     def leave_unparsed(self, ctx: Context) -> Awaitable[None] | None:
         """Let the body be parsed when code looks at it: a small one, which was accepted before."""
         raw_body = ctx.raw_body or b""
-        if ctx._body is not None or len(raw_body) > LARGE:
+        if ctx._body is not None or len(raw_body) > LARGE or self._texts is not None:
             return self.parse(ctx)
         ctx._body = UnparsedBody(raw_body, ctx.runtime.config.limits.body_values, self._read)
         return None

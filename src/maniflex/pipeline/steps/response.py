@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from maniflex._locales import LocaleOptions, LocaleView
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.response import Encode, Response, no_answer_error
+from maniflex.pipeline.response import Encode, Response, mark_language, no_answer_error
 from maniflex.pipeline.rules.model_rules import ModelRules
 from maniflex.pipeline.rules.redactions import NONE
 from maniflex.pipeline.rules.transforms import Computed, Transform, change_records
@@ -122,7 +123,8 @@ class Respond:
             self._serializer if select is None else self._serializer.of(self._serializer.meta.fields, select)
         )
         [data] = await self._record_values(ctx, serializer, [row], select is not None)
-        body = ctx.runtime.encode({"data": data})
+        direction = self._serializer.direction
+        body = ctx.runtime.encode({"data": data, "meta": direction} if direction else {"data": data})
         if ctx.budget is not None:
             ctx.budget.check(len(body))
         ctx.response = Response(status, body=body)
@@ -153,7 +155,7 @@ class Respond:
         if query.cursor is not None:
             rows = ctx.rows or ()
             ends = ctx.page_ends or ((rows[0], rows[-1]) if rows else None)
-            meta = cursor_meta(query, ends, fields, ctx.more)
+            meta = {**cursor_meta(query, ends, fields, ctx.more), **self._serializer.direction}
         else:
             meta = self._page_meta(ctx, total, page, limit)
         encode, budget = ctx.runtime.encode, ctx.budget
@@ -169,9 +171,10 @@ class Respond:
         ctx.response = Response(200, body=body)
 
     def _page_meta(self, ctx: Context, total: int, page: int, limit: int) -> dict[str, Any]:
+        direction = self._serializer.direction
         if not self._counts:
-            return {"page": page, "limit": limit, "has_more": ctx.more}
-        return {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
+            return {"page": page, "limit": limit, "has_more": ctx.more, **direction}
+        return {"total": total, "page": page, "limit": limit, "pages": -(-total // limit), **direction}
 
     async def _record_values(
         self, ctx: Context, serializer: Serializer, rows: Sequence[Row], partial: bool
@@ -191,6 +194,7 @@ class Respond:
             serializers: Mapping[type[Model], Serializer] = runtime.serializers
             if runtime.rules.has_redactions:
                 serializers = await runtime.rules.included_serializers(ctx)
+            serializers = SerializersInView(serializers, self._serializer.view)
             for values, relations in zip(data, ctx.related, strict=False):
                 values.update(serialize_related(serializers, runtime.rules, relations, changing))
             for model, records in changing:
@@ -202,6 +206,71 @@ def _page_in_parts(encode: Encode, data: Sequence[Any], meta: Any, budget: Budge
     """A page that may be large: a record many rows refer to stands in it as many times."""
     at_once = 1 if budget.used > LARGE else 8
     return b'{"data":' + encode_in_parts(encode, data, budget, at_once) + b',"meta":' + encode(meta) + b"}"
+
+
+class SerializersInView(dict[type[Model], Serializer]):
+    """How the records of all models look to a caller who asked for a language."""
+
+    def __init__(self, serializers: Mapping[type[Model], Serializer], view: LocaleView | None) -> None:
+        super().__init__()
+        self._serializers = serializers
+        self._view = view
+
+    def __missing__(self, model: type[Model]) -> Serializer:
+        serializer = self._serializers[model]
+        self[model] = serializer = serializer if self._view is None else serializer.in_view(self._view)
+        return serializer
+
+
+# The response step of a model whose answers show texts in several languages.
+#
+# For each language there is a step of its own, made when it is first asked for.
+
+
+class LocalizedRespond(Respond):
+    """Chooses the response step of each request by the language that it asks for."""
+
+    def __init__(
+        self, serializer: Serializer, make: Callable[[Serializer], Respond], options: LocaleOptions
+    ) -> None:
+        super().__init__(serializer, (), etags=False)
+        self._make = make
+        self._options = options
+        self._steps: dict[LocaleView, Respond] = {}
+
+    def answer_created(self, ctx: Context) -> Awaitable[None] | None:
+        return self._mark(ctx, self._step(ctx).answer_created(ctx)) if ctx.response is None else None
+
+    def answer_record(self, ctx: Context) -> Awaitable[None] | None:
+        return self._mark(ctx, self._step(ctx).answer_record(ctx)) if ctx.response is None else None
+
+    def answer_list(self, ctx: Context) -> Awaitable[None] | None:
+        return self._mark(ctx, self._step(ctx).answer_list(ctx)) if ctx.response is None else None
+
+    def _step(self, ctx: Context) -> Respond:
+        view = ctx.view
+        step = self._steps.get(view)
+        if step is None:
+            if len(self._steps) >= _MOST_STEPS:
+                self._steps.clear()
+            step = self._steps[view] = self._make(self._serializer.in_view(view))
+        return step
+
+    def _mark(self, ctx: Context, answering: Awaitable[None] | None) -> Awaitable[None] | None:
+        """Say in the headers which language the answer is in, once it is there."""
+        if answering is not None:
+            return self._mark_later(ctx, answering)
+        response, locale = ctx.response, ctx.view.locale
+        if response is not None:
+            mark_language(response, locale or self._options.default, by_header=self._options.from_header)
+            tag = None if response.headers is None or not locale else response.headers.get("etag")
+            if tag is not None:
+                response.set_header("etag", f'{tag[:-1]}.{locale}"')
+        return None
+
+    async def _mark_later(self, ctx: Context, answering: Awaitable[None]) -> None:
+        await answering
+        self._mark(ctx, None)
 
 
 # The response step of a model with fields that some callers may not see.
