@@ -267,6 +267,32 @@ async def test_a_new_record_belongs_to_its_caller(database_url: str) -> None:
         assert data_of(answer, 201)["owner_id"] == "ann"
 
 
+async def test_some_roles_say_whose_a_new_record_is(database_url: str) -> None:
+    """A superuser of the panel is no account that a relation could refer to."""
+
+    class Account(Model):
+        name: str
+
+    class Letter(Model):
+        text: str
+        account_id: str
+
+    entry = service.owner_scope("account_id", mismatch="overwrite", unless_role="superuser")
+    async with serve(database_url, [Account, Letter], ("service", entry)) as http:
+        root = as_user("root", "superuser")
+        ann, bob = [
+            data_of(await http.post("/api/accounts", json={"name": name}, headers=root), 201)["id"]
+            for name in ("ann", "bob")
+        ]
+        letter = {"text": "x", "account_id": bob}
+        stamped = await http.post("/api/letters", json=letter, headers=as_user(ann))
+        assert data_of(stamped, 201)["account_id"] == ann
+        said = await http.post("/api/letters", json=letter, headers=root)
+        assert data_of(said, 201)["account_id"] == bob
+        asked = await http.post("/api/letters", json={"text": "x"}, headers=root)
+        assert error_of(asked, 422, "VALIDATION_FAILED")["details"][0]["field"] == "account_id"
+
+
 async def test_moments_are_noted_when_a_field_changes(database_url: str) -> None:
     """S7, S8."""
     clock = FakeClock(NOW)

@@ -207,9 +207,11 @@ class StripEntry(ServiceEntry):
 _MISMATCHES = ("refuse", "overwrite")
 
 
-def owner_scope(field: str, *, mismatch: str = "refuse") -> Entry:
+def owner_scope(
+    field: str, *, mismatch: str = "refuse", unless_role: str | Iterable[str] | None = None
+) -> Entry:
     """Set a field of a new record to its caller; it stamps records and does not bind reads."""
-    return OwnerEntry(field, mismatch)
+    return OwnerEntry(field, mismatch, unless_role)
 
 
 class OwnerEntry(ServiceEntry):
@@ -219,15 +221,22 @@ class OwnerEntry(ServiceEntry):
     fills_new = True
     acts_for = frozenset({Operation.CREATE})
 
-    def __init__(self, field: str, mismatch: str) -> None:
+    def __init__(self, field: str, mismatch: str, unless_role: str | Iterable[str] | None) -> None:
         super().__init__()
         self.fields, self.sets = (field,), field
+        roles = (unless_role,) if isinstance(unless_role, str) else tuple(unless_role or ())
+        self._exempt_roles = frozenset(roles)
+        if not all(map(is_text, roles)):
+            self.mistakes.append(f"unless_role is the name of a role, not {unless_role!r}")
         self._overwrites = mismatch == "overwrite"
         if mismatch not in _MISMATCHES:
             self.mistakes.append(f"mismatch={mismatch!r} is none of {', '.join(map(repr, _MISMATCHES))}")
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece("deserialize", self.make, At.AFTER, operations=frozenset({Operation.CREATE})),)
+
+    def rules(self, seat: Seat) -> Iterable[EntryRule]:
+        return () if self._exempt_roles else super().rules(seat)  # those with such a role are asked
 
     def model_problems(self, model: ModelMeta) -> Iterable[str]:
         field = require_field(model, self.sets)
@@ -247,8 +256,9 @@ class OwnerEntry(ServiceEntry):
 
         async def stamp_owner(ctx: Context, next: Next) -> None:
             body = ctx._body
-            if body is not None:
-                auth = ctx.auth
+            auth = ctx.auth
+            is_exempt = auth is not None and not self._exempt_roles.isdisjoint(auth.roles)
+            if body is not None and not is_exempt:
                 if auth is None or not auth.user_id:
                     headers = {"www-authenticate": "Bearer"}
                     raise Abort(401, "UNAUTHORIZED", "sign in first", headers=headers)
