@@ -469,3 +469,32 @@ async def test_a_guard_of_all_routes_leaves_the_way_to_sign_in_open(guard: Any) 
         assert (await http.get("/api/notes", headers=headers)).status_code == 200
         login = (await http.get("/api/openapi.json")).json()["paths"]["/api/auth/login"]["post"]
         assert "403" not in login["responses"]
+
+
+async def test_an_exemption_that_a_guard_of_all_routes_undoes_is_told_at_the_start(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server()
+    server.register(Note)
+    register = server.pipeline.auth.register
+    register(auth.allow_public_write(), models=[Note], operations=["create"])
+    register(auth.jwt(SECRET))
+    register(auth.require_auth())
+
+    @server.action("POST", "/sign_up", middleware=[auth.allow_anonymous()])
+    async def sign_up(ctx: Context) -> None: ...
+
+    async with serving(server, sqlite_url) as http:
+        error_of(await http.post("/api/sign_up"), 401, "UNAUTHORIZED")
+    told = "auth.require_auth is for all routes and refuses anonymous callers here too; give it models="
+    assert f"pipeline.auth: auth.allow_public_write: {told}" in caplog.text
+    assert f"action POST /sign_up: auth.allow_anonymous: {told}" in caplog.text
+    caplog.clear()
+
+    optional = Server()  # a guard of some models beside an exemption of all routes is meant
+    optional.register(Note)
+    for entry in (auth.allow_anonymous(), auth.jwt(SECRET)):
+        optional.pipeline.auth.register(entry)
+    optional.pipeline.auth.register(auth.require_auth(), models=[Note])
+    async with serving(optional, sqlite_url):
+        assert "refuses anonymous callers" not in caplog.text

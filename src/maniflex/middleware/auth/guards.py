@@ -32,6 +32,7 @@ from maniflex.pipeline.registration import (
     Registration,
     ask,
     demands_identity,
+    part_of,
 )
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.rules.policies import PolicyEntry, Where
@@ -318,6 +319,10 @@ class Exemption(Admission, AuthEntry):
         ctx.lets_anonymous_pass = True
 
     def warnings(self, seat: Seat) -> Iterable[str]:
+        if seat.is_action or seat.is_named:
+            everywhere = (r for r in seat.registrations if r.models is None and r.operations is None)
+            for guard in (r.name for r in everywhere if part_of(r.fn) is AuthPart.GUARD):
+                yield f"{guard} is for all routes and refuses anonymous callers here too; give it models="
         if seat.is_action:
             return
         place = seat.registrations.index(seat.registration)
