@@ -7,6 +7,7 @@ all three tables to every `Op`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -102,6 +103,25 @@ ALIASES = {"ne": Op.NEQ.value}
 _BY_NAME: dict[str, Operator] = {
     **{op.value: operator for op, operator in OPERATORS.items()},
     **{alias: OPERATORS[Op(name)] for alias, name in ALIASES.items()},
+}
+
+
+# What other frameworks call them, for whoever writes one of those.
+USUAL_WORDS: Mapping[str, Op] = {
+    **dict.fromkeys(("equals", "equal", "is", "exact", "=", "=="), Op.EQ),
+    **dict.fromkeys(("not", "not_equals", "not_equal", "!=", "<>"), Op.NEQ),
+    **dict.fromkeys(("greater_than", "after", ">"), Op.GT),
+    **dict.fromkeys(("ge", "min", ">="), Op.GTE),
+    **dict.fromkeys(("less_than", "before", "<"), Op.LT),
+    **dict.fromkeys(("le", "max", "<="), Op.LTE),
+    **dict.fromkeys(("includes", "icontains", "match", "search", "~"), Op.CONTAINS),
+    **dict.fromkeys(("startswith", "prefix"), Op.STARTS_WITH),
+    **dict.fromkeys(("endswith", "suffix"), Op.ENDS_WITH),
+    **dict.fromkeys(("any", "any_of", "one_of"), Op.IN),
+    **dict.fromkeys(("nin", "notin", "none_of"), Op.NOT_IN),
+    **dict.fromkeys(("range",), Op.BETWEEN),
+    **dict.fromkeys(("null", "isnull", "is_empty"), Op.IS_NULL),
+    **dict.fromkeys(("notnull", "isnotnull", "is_not_null", "exists"), Op.NOT_NULL),
 }
 
 

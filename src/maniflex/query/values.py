@@ -16,7 +16,7 @@ from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.model.texts import LOCALE
 from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
-from maniflex.query.operators import Operator, Takes, operator, works_on
+from maniflex.query.operators import USUAL_WORDS, Operator, Takes, operator, works_on
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -195,7 +195,8 @@ def require_operator(word: Any, field: FieldMeta, part: str) -> Operator:
     """The operator of that name, if it works on the field."""
     rule = operator(word) if isinstance(word, str) else None
     if rule is None:
-        raise InvalidQuery(f"{part}: there is no operator {word!r}")
+        usual = USUAL_WORDS.get(word.lower()) if isinstance(word, str) else None
+        raise InvalidQuery(f"{part}: there is no operator {word!r}" + (f"; write {usual}" if usual else ""))
     if not works_on(rule, field):
         raise InvalidQuery(f"{part}: {rule.op} does not work on {field.api!r}")
     return rule
