@@ -109,7 +109,8 @@ def test_the_check_for_production_says_what_is_left_to_do(name: str, tmp_path: P
 
     assert as_it_is.returncode == 1
     assert as_it_is.stderr.splitlines()[1:] == [
-        "  auto_migrate is on, so every start changes the schema; migrate as a step of its own"
+        "  auto_migrate is on, so every start changes the schema; migrate as a step of its own:"
+        " auto_migrate=False, or AUTO_MIGRATE=false where the settings are Config.from_env()"
     ]
     assert (migrated.returncode, migrated.stderr) == (0, "")
     notes = [line for line in migrated.stdout.splitlines() if line.startswith("note:")]

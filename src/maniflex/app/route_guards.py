@@ -188,7 +188,10 @@ def production_problems(
         text = "query_timeout is 0, so a request may run for ever"
         yield ProductionProblem(text, "T173", ("query_timeout", "query_timeout=0"))
     if config.auto_migrate:
-        text = "auto_migrate is on, so every start changes the schema; migrate as a step of its own"
+        text = (
+            "auto_migrate is on, so every start changes the schema; migrate as a step of its own:"
+            " auto_migrate=False, or AUTO_MIGRATE=false where the settings are Config.from_env()"
+        )
         yield ProductionProblem(text, "T155", ("auto_migrate", "auto_migrate=True"))
     if config.trace.bodies:
         text = "trace: bodies=True writes the names of the fields that clients send to the log"
