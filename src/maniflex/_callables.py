@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from maniflex._names import did_you_mean
@@ -69,8 +70,8 @@ def explain_arguments(label: str | Callable[[Any], str]) -> Callable[[Callable[P
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return fn(*args, **kwargs)
-            except TypeError:
-                problems = [*argument_problems(fn, args, kwargs)]
+            except (TypeError, AttributeError, ValueError):
+                problems = [*argument_problems(fn, args, kwargs)] or [*type_problems(fn, args, kwargs)]
                 if not problems:  # raised by what it did
                     raise
                 name = label if isinstance(label, str) else label(args[0])
@@ -131,6 +132,46 @@ def argument_problems(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     missing = [name for name in required_names if name not in given_by_place and name not in kwargs]
     if missing and not unknown:
         yield f"{' and '.join(map(repr, missing))} is missing"
+
+
+def type_problems(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """Which arguments are of another type than the function says; it was called with them and failed."""
+    try:
+        hints = get_type_hints(fn)
+    except NameError:  # a type that only type checkers import
+        return
+    parameters = inspect.signature(fn).parameters
+    for name, value in inspect.signature(fn).bind(*args, **kwargs).arguments.items():
+        if parameters[name].kind is not inspect.Parameter.VAR_KEYWORD and name in hints:
+            is_many = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for one in value if is_many else (value,):
+                if not _fits(one, hints[name]):
+                    text = inspect.formatannotation(parameters[name].annotation).strip("'")
+                    yield f"{name} is {text}, not {one!r}"
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as far as that can be seen; a function is not asked what it takes."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return value in inner
+    if hint in (None, NoneType):
+        return value is None
+    if origin is type:
+        return isinstance(value, type)
+    kind = origin or hint
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if not isinstance(value, (int, float) if kind is float else kind):
+        return False
+    if inner and isinstance(value, str | bytes):  # one where many are meant
+        return False
+    is_of_one_type = len(inner) == 1 or inner[1:] == (...,)
+    if not is_of_one_type or not isinstance(value, Collection):
+        return True
+    return all(_fits(one, inner[0]) for one in value)
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

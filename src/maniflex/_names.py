@@ -144,14 +144,16 @@ def is_api_name(name: str) -> bool:
     return _API_NAME.match(name) is not None
 
 
-def suggest(name: str, options: Iterable[str]) -> str | None:
-    """The option that was probably meant, if any comes close."""
+def suggest(name: object, options: Iterable[str]) -> str | None:
+    """The option that was probably meant, if any comes close; nothing is meant by what is no text."""
+    if not isinstance(name, str):
+        return None
     by_essence = {_essence(option): option for option in options}
     close = get_close_matches(_essence(name), by_essence, n=1, cutoff=0.6)
     return by_essence[close[0]] if close else None
 
 
-def did_you_mean(name: str, options: Iterable[str]) -> str:
+def did_you_mean(name: object, options: Iterable[str]) -> str:
     """`"; did you mean 'x'?"`, to end a message with; empty when nothing comes close."""
     meant = suggest(name, options)
     return f"; did you mean {meant!r}?" if meant else ""

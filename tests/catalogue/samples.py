@@ -261,6 +261,24 @@ def misspelt(name: str, right: Arguments) -> Iterator[tuple[str, Arguments]]:
             yield wrong, Arguments(other.args, other.kwargs)
 
 
+ODD_VALUES: tuple[Any, ...] = (None, 5, [], {5: 5}, [("a", "eq", "b")])
+
+
+def odd(name: str) -> Iterator[Arguments]:
+    """Calls of the right sample in which one argument is of a type that it may not have."""
+    right, parameters = SAMPLES[name].right, inspect.signature(factories()[name]).parameters
+    for place, (label, parameter) in enumerate(parameters.items()):
+        for value in ODD_VALUES:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                yield Arguments((*right.positional[:place], value), right.named)
+            elif place < len(right.positional):
+                positional = [*right.positional]
+                positional[place] = value
+                yield Arguments((*positional,), right.named)
+            elif parameter.kind is not parameter.VAR_KEYWORD:
+                yield Arguments(right.positional, {**right.named, label: value})
+
+
 def make(name: str, arguments: Arguments) -> Any:
     return factories()[name](*arguments.positional, **arguments.named)
 

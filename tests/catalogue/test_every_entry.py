@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from maniflex import Context, Operation
+from maniflex import Context, DeclarationError, Operation
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.pipeline.entry import Entry, EntryDocs, describe_nothing
 from maniflex.pipeline.registration import ACTION, BESIDE_STEPS, At
@@ -26,6 +26,7 @@ from tests.catalogue.samples import (
     make,
     misspelt,
     new_server,
+    odd,
     register,
     wrong_steps,
 )
@@ -104,6 +105,21 @@ def test_each_mistake_alone_stops_the_start(name: str) -> None:
         register(server, step, entry, "the entry", options)
         problems = [one for one in refusal_of(server).problems if one.startswith(f"pipeline.{step}: ")]
         assert any(text in problem for problem in problems), (step, options, problems)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_argument_of_any_type_works_or_is_refused_by_a_sentence(name: str) -> None:
+    """Never by an error of an inner class, such as `'int' object has no attribute 'strip'`."""
+    home, positions = next(iter(homes_of(name).items()))
+    for arguments in odd(name):
+        try:
+            entry, server = make(name, arguments), new_server()
+            register(server, home, entry, name, {"at": str(positions[0]), **SAMPLES[name].register})
+            server.seal()
+        except DeclarationError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{name}{arguments}: {type(error).__name__}: {error}")
 
 
 def test_all_mistakes_of_all_entries_are_in_one_message() -> None:

@@ -95,7 +95,7 @@ def inject_request_example(method: str, path: str, body: Any, *, name: str = "ex
             media.setdefault("examples", {})[name] = {"value": body}
 
     edit = SpecEdit("inject_request_example", change, _no_text(method=method), _no_text(path=path))
-    edit.route = (str(method).upper(), path)  # checked when the server is sealed
+    edit.route = (str(method).upper(), str(path))  # checked when the server is sealed
     return edit
 
 

@@ -30,8 +30,10 @@ def name_of(model: type[Model] | str) -> str:
     return model if isinstance(model, str) else model.__name__
 
 
-def unknown_model(given: type[Model] | str, registered: Mapping[str, ModelMeta]) -> str:
+def unknown_model(given: Any, registered: Mapping[str, ModelMeta]) -> str:
     """Why a model that a declaration names is none of the registered ones; empty for one of them."""
+    if not isinstance(given, str | type):
+        return f"a model is named by its class or by a text, not {given!r}"
     name = name_of(given)
     meta = registered.get(name)
     if meta is None:

@@ -546,7 +546,9 @@ def _own_models(models: Iterable[ModelMeta]) -> list[ModelMeta]:
     return [meta for meta in models if not meta.is_internal]
 
 
-def _has_field(entry: Entry, meta: ModelMeta, name: str, computed: Mapping[str, Sequence[str]]) -> bool:
+def _has_field(entry: Entry, meta: ModelMeta, name: Any, computed: Mapping[str, Sequence[str]]) -> bool:
+    if not isinstance(name, str):
+        return False
     is_computed = Trait.COMPUTED_FIELDS in entry.traits and name in computed.get(meta.name, ())
     return is_computed or find_field(meta, name) is not None
 

@@ -110,6 +110,8 @@ class KeyHeader(Authenticator, SecretKeeper):
         self.mistakes += header_mistakes(header)
         if not keys and store is None:
             self.mistakes.append("it needs keys= or store=, or nobody could pass")
+        if store is not None and not callable(getattr(store, "problems", None)):
+            self.mistakes.append(f"store is an auth.ApiKeys, not {store!r}")
         for key, info in (keys or {}).items():
             self._add(key, info)
 
