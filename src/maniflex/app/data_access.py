@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 
 from maniflex._caller import caller, speak_as
 from maniflex.app.assembly import Assembly
+from maniflex.app.keys import Keys
 from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
@@ -46,6 +47,11 @@ class WithDataAccess:
         """
         runtime = self._seal().runtime
         return Records(runtime.store(model), tx, bound=current_scope(runtime))
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of encrypted fields: what is stored under which, and writing it anew under another."""
+        return Keys(self._seal().runtime)
 
     @asynccontextmanager
     async def scoped(self, *, auth: AuthInfo) -> AsyncIterator[Scoped]:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
+
+from pydantic import BaseModel
 
 from maniflex.config import Config
 from maniflex.db.current import reading
+from maniflex.db.port import Adapter
+from maniflex.db.records import Records
+from maniflex.db.rotation import KeyRotation
 from maniflex.db.store import Store
-from maniflex.encryption.envelope import is_sealed
+from maniflex.encryption.envelope import PREFIX, is_sealed
 from maniflex.encryption.keyring import Keyring
 from maniflex.encryption.local import MISSING, EnvKeyProvider
 from maniflex.encryption.port import KeyProvider
 from maniflex.errors import DeclarationError, DecryptionError, EncryptionNotConfigured
+from maniflex.model.base import Model
+from maniflex.model.class_body import rules_of
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.cipher import FieldCipher
-from maniflex.sql.statement import Sql
-from maniflex.sql.tables import quote
+from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.tables import find_table, quote
 
 log = logging.getLogger("maniflex.encryption")
 
@@ -40,6 +48,12 @@ def make_keyring(config: Config, provider: KeyProvider | None) -> Keyring:
 def encrypted_fields(models: Iterable[ModelMeta]) -> list[tuple[ModelMeta, FieldMeta]]:
     """Every encrypted field, with its model."""
     return [(meta, field) for meta in models for field in meta.fields if field.encrypted is not None]
+
+
+def declares_encryption(cls: type[Model]) -> bool:
+    """Whether the class has an encrypted field; asked before classes are read."""
+    all_rules = map(rules_of, cast(type[BaseModel], cls).__pydantic_fields__.values())
+    return any(rules is not None and rules.spec.options.get("encrypted") for rules in all_rules)
 
 
 def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[str]:
@@ -117,3 +131,54 @@ def _why_shut(cipher: FieldCipher, record_id: str, stored: str) -> str | None:
     except (DecryptionError, EncryptionNotConfigured) as error:
         return error.problem.partition(": ")[2]
     return None
+
+
+# Which columns hold envelopes, noted beside the progress of rotations: a field that is encrypted no longer
+# would otherwise show them as values, and store them as values once they are sent back.
+
+
+_NOTE = "encrypted"  # in the place of a goal
+
+
+async def note_encrypted_columns(runtime: Runtime) -> None:
+    """Note the encrypted columns; stop the start at one that is so no longer and holds envelopes."""
+    if runtime.adapter not in {store.adapter for store in runtime.stores.values()}:
+        return
+    run = reading(runtime.adapter)
+    if await run.fetch_one(find_table("key_rotation", runtime.adapter.dialect)) is None:
+        return
+    mark = by_dialect(runtime.adapter.dialect, sqlite="?", postgres="$1")
+    rows = await run.fetch(Sql(f"SELECT model FROM key_rotation WHERE goal = {mark}", (_NOTE,)))
+    noted = {str(row[0]) for row in rows}
+    columns = {f"{meta.table}.{field.column}" for meta, field in encrypted_fields(runtime.models.values())}
+    problems = []
+    for store in runtime.stores.values():
+        for field in store.meta.fields:
+            name = f"{store.meta.table}.{field.column}"
+            if name in noted - columns and await _has_envelopes(store, field):
+                problems.append(
+                    f"{store.meta.name}.{field.name}: its column holds encrypted values, and it is encrypted"
+                    " no longer; `maniflex keys decrypt MODULE:SERVER --model"
+                    f" {store.meta.name} --field {field.name}` makes plain text of them"
+                )
+    if problems:
+        raise DeclarationError(*problems)
+    if noted >= columns or runtime.find_store("KeyRotation") is None:
+        return
+    records = Records[KeyRotation](runtime.store(KeyRotation))
+    for name in sorted(columns - noted):
+        await records.create(model=name, goal=_NOTE)
+
+
+async def _has_envelopes(store: Store, field: FieldMeta) -> bool:
+    table, column = quote(store.meta.table, store.adapter.dialect), quote(field.column, store.adapter.dialect)
+    text = f"SELECT 1 FROM {table} WHERE substr({column}, 1, 4) = '{PREFIX}' LIMIT 1"
+    return await reading(store.adapter).fetch_one(Sql(text)) is not None
+
+
+async def forget_note(adapter: Adapter, column: str) -> None:
+    """A column holds no envelopes any more."""
+    if await adapter.fetch_one(find_table("key_rotation", adapter.dialect)) is not None:
+        first, second = by_dialect(adapter.dialect, sqlite=("?", "?"), postgres=("$1", "$2"))
+        text = f"DELETE FROM key_rotation WHERE model = {first} AND goal = {second}"
+        await adapter.execute(Sql(text, (column, _NOTE)))

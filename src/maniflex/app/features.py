@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
-from maniflex.app.encryption import encrypted_fields, encryption_problems
+from maniflex.app.encryption import declares_encryption, encrypted_fields, encryption_problems
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
+from maniflex.db.rotation import KeyRotation
 from maniflex.doctor.subject import GuardedRoute
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
@@ -119,6 +120,10 @@ class CatalogueRules(Feature):
 
 class EncryptedFields(Feature):
     """`field(encrypted=...)` and `server.set_key_provider`."""
+
+    def models(self, declaration: Declaration) -> Iterator[tuple[type[Model], ModelOptions | None]]:
+        if any(declares_encryption(cls) for cls, _ in declaration.registry.options()):
+            yield KeyRotation, None
 
     def prepare(self, draft: ServerDraft) -> None:
         ids = {field.encrypted or "" for _, field in encrypted_fields(draft.models)}

@@ -13,7 +13,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -28,11 +28,19 @@ from maniflex.app.databases import describe_databases
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
-from maniflex.app.encryption import make_keyring, require_keys, try_stored_values
+from maniflex.app.encryption import (
+    declares_encryption,
+    make_keyring,
+    note_encrypted_columns,
+    require_keys,
+    try_stored_values,
+)
+from maniflex.app.keys import ROTATE_RUN
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState, collect_warnings
 from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
 from maniflex.background.loop import stalled_loops
+from maniflex.background.runs.run import Run
 from maniflex.background.threads import dead_parts
 from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
@@ -83,6 +91,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         self._makes_tables = False  # whatever `auto_migrate` says
         self._schema: SchemaTables | None = None  # of this start
         self._late_requests = LateRequests()
+        self._rotates_in_runs = False
         self._lifecycle.on_shutdown.append(self._durable.close)
         if self.config.on_start is not None:
             self._lifecycle.on_start.append(self.config.on_start)
@@ -121,12 +130,23 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         warnings: list[str] = []
         try:
             with collect_warnings(self._logger) as warnings:
+                self._offer_rotation()
                 self._durable.note_declarations(self._registry, self._actions, self.pipeline, self.config)
                 self._durable.files.declare(self._registry, self.config, self._logger, self._clock)
                 return assemble(replace(self._declaration(warnings), without_extras=without_extras))
         finally:
             for warning in () if self.config.is_strict else warnings:
                 self._background_logger.warning("%s", warning)
+
+    def _offer_rotation(self) -> None:
+        """Let runs rotate keys, where there are runs and keys."""
+        is_declared = any(declares_encryption(cls) for cls, _ in self._registry.options())
+        if is_declared and self._durable.work.is_used and not self._rotates_in_runs:
+            self._rotates_in_runs = True
+            self._durable.work.add_internal(ROTATE_RUN, self._rotate_in_run)
+
+    async def _rotate_in_run(self, run: Run) -> dict[str, Any]:
+        return asdict(await self.keys.rotate(**run.payload))
 
     def _declaration(self, warnings: list[str]) -> Declaration:
         # Asked when a probe comes: another life has another lifecycle.
@@ -195,6 +215,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await self._schema.prepare()
             if self.config.keys_required:
                 await try_stored_values(assembly.runtime.stores.values())
+                await note_encrypted_columns(assembly.runtime)
             await self._durable.learn_time()
             await self._durable.files.prepare()
 

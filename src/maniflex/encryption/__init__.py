@@ -6,6 +6,7 @@ It knows nothing of models: a value is bytes, and where it stands is a `context`
 from maniflex.encryption.keyring import Keyring
 from maniflex.encryption.local import EnvKeyProvider, LocalKeyProvider, MemoryKeyProvider
 from maniflex.encryption.port import KeyProvider, context_of
+from maniflex.encryption.rotation import KeyCount, RotationFailure, RotationReport
 from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured
 
 __all__ = [
@@ -13,9 +14,12 @@ __all__ = [
     "EncryptionError",
     "EncryptionNotConfigured",
     "EnvKeyProvider",
+    "KeyCount",
     "KeyProvider",
     "Keyring",
     "LocalKeyProvider",
     "MemoryKeyProvider",
+    "RotationFailure",
+    "RotationReport",
     "context_of",
 ]

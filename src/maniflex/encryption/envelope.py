@@ -17,6 +17,7 @@ from maniflex.errors import DecryptionError
 PREFIX = "enc:"
 CURRENT_VERSION = 3
 VERSIONS = (1, 2, 3)
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _LONGEST_KEY_ID = 0xFFFF
 # Of a JSON text; a third of the time that binascii takes.
 read_base64 = msgspec.json.Decoder(bytes).decode
@@ -67,6 +68,25 @@ def is_sealed(stored: str) -> bool:
 def to_text(envelope: bytes) -> str:
     """The envelope as it is stored."""
     return PREFIX + b2a_base64(envelope, newline=False).decode()
+
+
+def text_beginnings(head: bytes) -> tuple[str, str]:
+    """How the stored texts of this head begin: what they have in common, and the letters that may follow.
+
+    The letter behind the common part holds bits of the head and bits of what follows the head; no letters
+    mean that there is no such letter.
+
+    >>> text_beginnings(head_of("abc"))
+    ('enc:AwADYWJj', '')
+    >>> text_beginnings(head_of("ab"))
+    ('enc:AwACYW', 'IJKL')
+    """
+    whole, rest = divmod(len(head) * 8, 6)
+    lowest = b2a_base64(head + bytes(3), newline=False).decode()
+    if not rest:
+        return PREFIX + lowest[:whole], ""
+    first = _LETTERS.index(lowest[whole])
+    return PREFIX + lowest[:whole], _LETTERS[first : first + (1 << 6 - rest)]
 
 
 def from_text(stored: str) -> bytes:

@@ -74,6 +74,10 @@ class Keyring:
         """An envelope of the value."""
         return self._require_local().seal(key_id, plain, context)
 
+    def seal_under(self, head: bytes, plain: bytes, context: bytes) -> bytes:
+        """An envelope of the value that begins with this head."""
+        return self._require_local().seal_under(head, plain, context)
+
     def open_now(self, envelope: bytes, context: bytes) -> bytes:
         """The value of an envelope, unless its version is refused."""
         local = self.local

@@ -63,6 +63,10 @@ class LocalKeyProvider:
         head = self._heads.get(key_id)
         if head is None:
             head = self._heads[key_id] = head_of(self.current_key(key_id))
+        return self.seal_under(head, plain, context)
+
+    def seal_under(self, head: bytes, plain: bytes, context: bytes) -> bytes:
+        """An envelope of the value, with this head of the version of today."""
         sealer = self._sealers.get(head) or self._sealer(head)
         nonce = os.urandom(_NONCE)
         sealed: bytes = sealer.cipher.encrypt(nonce, plain, (sealer.data or b"") + context)

@@ -89,8 +89,7 @@ class FieldCipher:
 
     def seal(self, value: str, record_id: str) -> str:
         """The text that is stored of a value."""
-        envelope = self._keys.seal_now(self.key_id, value.encode(), self.context(record_id))
-        return to_text(envelope)
+        return to_text(self._keys.seal_now(self.key_id, value.encode(), self.context(record_id)))
 
     def open(self, stored: str, record_id: str) -> str | None:
         """The value of a stored text; None where it does not open and settings say so."""
@@ -159,14 +158,13 @@ class FieldCipher:
         """What a value is matched by; None for an empty text."""
         return digest_of(self.field, value, self._keys) or None
 
-    def is_current(self, stored: str) -> bool:
-        """Whether the stored text is what a write would make of the value now, but for chance."""
-        if not is_sealed(stored):
-            return False
+    def has_label_of_today(self, envelope: bytes, record_id: str) -> bool:
+        """Whether an envelope is bound to the label that is written now."""
         try:
-            return from_text(stored).startswith(self._keys.current_head(self.key_id))
+            self._keys.open_now(envelope, self.context(record_id))
         except DecryptionError:
             return False
+        return True
 
     def _read_plain(self, stored: str) -> str:
         """A text from before the field was encrypted."""

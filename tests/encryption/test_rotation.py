@@ -1,0 +1,270 @@
+"""Rotating keys, encrypting what was plain, and back (E18-E24, checks 39-41 and 67)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maniflex import DeclarationError, Model, Server, WithDeletedAt, field
+from maniflex.encryption import MemoryKeyProvider, RotationReport
+from maniflex.encryption.local import EnvKeyProvider, generate_key
+from maniflex.errors import EncryptionError
+from maniflex.middleware import idempotency
+from maniflex.testing import client
+from tests.kit.commands import Commands
+from tests.kit.http import created, data_of, error_of
+from tests.kit.patients import KEYS, a_clinic
+from tests.kit.schema import indexes, model
+from tests.kit.stored_bytes import stored_bytes
+
+SECOND = bytes(range(64, 96))
+
+
+class Note(Model, WithDeletedAt, versioned=True, optimistic_lock=True):
+    name: str
+    text: str | None = field(default=None, encrypted="notes")
+    code: str | None = field(default=None, encrypted="notes", unique=True)
+
+
+def old_keys() -> MemoryKeyProvider:
+    return MemoryKeyProvider(dict(KEYS), index_key="default")
+
+
+def new_keys(**options: Any) -> MemoryKeyProvider:
+    """Values are written under another key; the old one is there, unless it is taken away."""
+    provided = {**KEYS, "notes-2": SECOND}
+    if options.pop("without_old", False):
+        del provided["notes"]
+    options.setdefault("index_key", "default")
+    return MemoryKeyProvider(provided, current={"notes": "notes-2"}, **options)
+
+
+async def fill(server: Server, count: int) -> None:
+    async with server.transaction():
+        for number in range(count):
+            await server.db(Note).create(name=f"n{number}", text=f"text {number}", code=f"code-{number}")
+
+
+async def states(server: Server) -> set[tuple[str, str]]:
+    """The fields that have values, and under which keys."""
+    return {(one.field, one.key_id) for one in await server.keys.status(Note)}
+
+
+async def test_every_value_is_written_under_the_new_key_and_stays_what_it_was(database_url: str) -> None:
+    async with client(a_clinic(Note, provider=old_keys()), database=database_url) as http:
+        first = await created(http, "/api/notes", name="a", text="secret", code="c-1")
+        gone = await created(http, "/api/notes", name="b", text="deleted")
+        await http.delete(f"/api/notes/{gone['id']}")
+    server = a_clinic(Note, provider=new_keys())
+    async with client(server, database=database_url) as http:
+        before = await http.get(f"/api/notes/{first['id']}")
+        history = await http.get(f"/api/notes/{first['id']}/history")
+        assert await states(server) == {("text", "notes"), ("code", "notes")}
+        assert (await server.keys.rotate(Note, dry_run=True)).rotated == 0
+        assert await states(server) == {("text", "notes"), ("code", "notes")}
+
+        report = await server.keys.rotate(Note)
+
+        assert (report.total, report.rotated, report.complete) == (2, 2, True)
+        assert await states(server) == {("text", "notes-2"), ("code", "notes-2")}
+        after = await http.get(f"/api/notes/{first['id']}")
+        assert after.content == before.content
+        assert after.headers["etag"] == before.headers["etag"]
+        assert (await http.get(f"/api/notes/{first['id']}/history")).content == history.content
+        again = await server.keys.rotate(Note)
+        assert (again.rotated, again.skipped, again.complete) == (0, 2, True)
+    async with client(a_clinic(Note, provider=new_keys(without_old=True)), database=database_url) as http:
+        assert data_of(await http.get(f"/api/notes/{first['id']}")) == first
+        error_of(await http.post("/api/notes", json={"name": "x", "code": "c-1"}), 409, "CONFLICT")
+
+
+async def test_one_value_that_does_not_open_keeps_all_from_being_written(database_url: str) -> None:
+    server = a_clinic(Note, provider=old_keys())
+    async with client(server, database=database_url):
+        await fill(server, 30)
+        [row] = await server.db(Note).list({"name": "n7"})
+        await server.raw_exec("UPDATE notes SET text = code WHERE id = ?", row.id)
+        await server.raw_exec("UPDATE notes SET code_hmac = 'x' WHERE name = 'n9'")
+    server = a_clinic(Note, provider=new_keys())
+    async with client(server, database=database_url):
+        report = await server.keys.rotate(Note)
+        stages = {(failure.field, failure.stage) for failure in report.failures}
+        assert stages == {("text", "open"), ("code", "digest")}
+        assert row.id in {failure.id for failure in report.failures}
+        assert (report.rotated, report.complete) == (0, False)
+        assert {one.key_id for one in await server.keys.status(Note)} == {"notes"}
+        [checked] = await server.keys.check(Note)
+        assert len(checked.failures) == 2
+
+
+async def test_digests_need_an_index_key_before_their_key_may_go(database_url: str) -> None:
+    server = a_clinic(Note, provider=new_keys(index_key=None))
+    async with client(server, database=database_url):
+        with pytest.raises(EncryptionError, match="index_key"):
+            await server.keys.rotate(Note)
+
+
+async def test_a_write_that_comes_in_between_wins_and_a_call_that_was_ended_goes_on(
+    database_url: str,
+) -> None:
+    async with client(a_clinic(Note, provider=old_keys()), database=database_url) as http:
+        for number in range(60):
+            await created(http, "/api/notes", name=f"n{number}", text=f"text {number}")
+    server = a_clinic(Note, provider=new_keys())
+    async with client(server, database=database_url):
+        records = {one.name: one for one in await server.db(Note).list(limit=None)}
+
+        class Ended(Exception):
+            pass
+
+        seen = 0
+
+        def end_soon(rows: int) -> None:
+            nonlocal seen
+            seen += rows
+            if seen >= 20:
+                raise Ended
+
+        with pytest.raises(Ended):
+            await server.keys.rotate(Note, page_size=10, on_rows=end_soon)
+        patched = [server.db(Note).update(records[f"n{n}"].id, text=f"patched {n}") for n in range(60)]
+        reports: list[RotationReport] = []
+
+        async def rotate() -> None:
+            reports.append(await server.keys.rotate(Note, page_size=3))
+
+        await asyncio.gather(rotate(), *patched)
+        report = await server.keys.rotate(Note)
+        assert report.complete
+        assert {one.text for one in await server.db(Note).list(limit=None)} == {
+            f"patched {n}" for n in range(60)
+        }
+        assert await states(server) == {("text", "notes-2")}
+
+
+async def test_a_run_rotates(database_url: str) -> None:
+    async with client(a_clinic(Note, provider=old_keys()), database=database_url) as http:
+        await created(http, "/api/notes", name="a", text="secret")
+    server = a_clinic(Note, provider=new_keys())
+
+    @server.work.handler("other.v1")
+    async def other(run: Any) -> None:
+        """So that the server has durable work."""
+
+    async with client(server, database=database_url, background=True):
+        run = await server.work.submit("maniflex.keys.rotate", {"model": "Note"})
+        finished = await server.work.wait(run.id)
+        assert isinstance(finished.result, dict)
+        assert finished.result["complete"] is True
+        assert await states(server) == {("text", "notes-2")}
+
+
+class Person(Model, versioned=True, table="people"):
+    name: str
+    email: str = field(unique=True)
+
+
+EMAILS = [f"person-{number}@secret.example" for number in range(20)]
+
+
+async def test_plain_texts_are_encrypted_and_taken_out_of_what_was_written_before(database_url: str) -> None:
+    encrypted = model(
+        "Person",
+        "people",
+        {"name": str, "email": (str, field(encrypted=True, unique=True, blind_index=True))},
+        versioned=True,
+    )
+    plain = Server()
+    plain.register(Person)
+    plain.pipeline.deserialize.register(idempotency.keys(), at="after")
+    async with client(plain, database=database_url) as http:
+        for email in EMAILS:
+            answer = await http.post(
+                "/api/people", json={"name": "x", "email": email}, headers={"idempotency-key": email}
+            )
+            assert answer.status_code == 201
+    server = a_clinic(encrypted)
+    server.pipeline.deserialize.register(idempotency.keys(), at="after")
+    async with client(server, database=database_url) as http:
+        assert {one["email"] for one in data_of(await http.get("/api/people?limit=50"))} == set(EMAILS)
+        assert data_of(await http.get(f"/api/people?filter=email:eq:{EMAILS[3]}")) == []
+
+        report = await server.keys.rotate("Person", plaintext=True)
+
+        assert (report.rotated, report.complete) == (20, True)
+        [found] = data_of(await http.get(f"/api/people?filter=email:eq:{EMAILS[3]}"))
+        assert found["email"] == EMAILS[3]
+        error_of(await http.post("/api/people", json={"name": "y", "email": EMAILS[5]}), 409, "CONFLICT")
+        assert "uq_people_email" not in await indexes(database_url, "people")
+        history = await http.get(f"/api/people/{found['id']}/history")
+        assert "email" not in history.json()["data"][0]["snapshot"]
+        content = await stored_bytes(database_url)
+    assert [email for email in EMAILS if email.encode() in content] == []
+
+    with pytest.raises(DeclarationError, match=r"maniflex keys decrypt .*--model Person --field email"):
+        await _start(database_url, Person)
+    decrypting = a_clinic(Person, keys_required=False)
+    async with client(decrypting, database=database_url):
+        report = await decrypting.keys.decrypt(Person, "email")
+        assert (report.rotated, report.complete) == (20, True)
+    async with client(server_of(Person), database=database_url) as http:
+        assert {one["email"] for one in data_of(await http.get("/api/people?limit=50"))} == set(EMAILS)
+
+
+def server_of(*models: type[Model]) -> Server:
+    server = Server()
+    server.register(*models)
+    return server
+
+
+async def _start(url: str, *models: type[Model]) -> None:
+    async with client(server_of(*models), database=url):
+        pass
+
+
+APP = """
+from maniflex import Config, Model, Server, field
+from maniflex.encryption import EnvKeyProvider
+
+class Card(Model):
+    owner: str
+    number: str = field(encrypted=True)
+
+server = Server(Config.from_env())
+server.register(Card)
+server.set_key_provider(EnvKeyProvider({current}))
+"""
+
+
+def test_the_commands_rotate_and_tell(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text(APP.format(current=""))
+    commands = Commands(tmp_path, database_url, monkeypatch)
+    line = commands("keys", "generate", "next-one").strip()
+    assert line.startswith("MFX_KEY_NEXT_ONE=")
+    monkeypatch.setenv("MFX_KEY_DEFAULT", generate_key())
+    monkeypatch.setenv(*line.split("=", 1))
+
+    class Card(Model):
+        owner: str
+        number: str = field(encrypted=True)
+
+    async def fill_cards() -> None:
+        async with client(a_clinic(Card, provider=EnvKeyProvider()), database=database_url) as http:
+            for number in range(5):
+                await created(http, "/api/cards", owner="Ada", number=str(number))
+
+    asyncio.run(fill_cards())
+    assert "0 values are not under a current key" in commands("keys", "status", "app:server")
+    (tmp_path / "app.py").write_text(APP.format(current="current={'default': 'next-one'}"))
+    assert "5 values are not under a current key" in commands("keys", "status", "app:server")
+    assert "5 rows, 5 to rotate, 0 failures" in commands("keys", "check", "app:server")
+    assert "5 rows, 5 rotated, 0 failures" in commands("keys", "rotate", "app:server", "--model", "Card")
+    [count] = commands.json("keys", "status", "app:server")
+    assert (count["key_id"], count["count"], count["is_current"]) == ("next-one", 5, True)
+    assert os.environ["MFX_KEY_DEFAULT"] not in commands("keys", "status", "app:server")
