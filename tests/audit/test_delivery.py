@@ -85,7 +85,7 @@ async def test_background_records_come_after_the_commit_and_before_the_end(datab
 async def test_a_background_sink_that_fails_is_logged_and_counted(
     database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maniflex.background.audit_delivery.LIMIT", 0.05)
+    monkeypatch.setattr("maniflex.audit.delivery.LIMIT", 0.05)
     sink = KeepingSink(is_down=True)
     async with serving(audited(sink, delivery="background"), database_url) as world:
         await world.order(number=1)

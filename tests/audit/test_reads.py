@@ -122,7 +122,7 @@ async def test_a_required_record_comes_before_the_answer(database_url: str, path
 async def test_a_required_sink_that_hangs_is_given_up(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maniflex.middleware.db.audit_entry.LIMIT", 0.05)
+    monkeypatch.setattr("maniflex.audit.entries.LIMIT", 0.05)
     sink = KeepingSink(gate=asyncio.Event())
     async with serving(audited(sink, required=True), sqlite_url) as world:
         assert (await world.http.get("/audit_orders")).status_code == 503

@@ -127,8 +127,9 @@ MADE = {
 
 def background_nodes() -> Iterator[ast.AST]:
     package = SQL.parent.parent
-    for path in (*SQL.parent.rglob("*.py"), *(package / "files").rglob("*.py")):
-        yield from ast.walk(ast.parse(path.read_text()))
+    for name in (SQL.parent.name, "files", "audit"):
+        for path in (package / name).rglob("*.py"):
+            yield from ast.walk(ast.parse(path.read_text()))
 
 
 def texts(node: ast.AST) -> Iterator[str]:

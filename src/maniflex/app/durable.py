@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from maniflex._service import Service
-from maniflex.app.audit_trail import AuditTrail
 from maniflex.app.entry_tables import EntryTables
+from maniflex.audit.delivery import AuditTrail
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment, Part
 from maniflex.background.jobs.api import Jobs

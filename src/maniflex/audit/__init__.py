@@ -6,8 +6,14 @@ from maniflex.middleware import db
 server.pipeline.db.register(db.audit_log(LogSink(), changes=True), operations=Operation.WRITES)
 """
 
-from maniflex.audit.records import ActionAuditRecord, AuditRecord, FieldChange, ReadAuditRecord
-from maniflex.audit.sinks import AuditSink, LogSink
+from maniflex.audit.records import (
+    ActionAuditRecord,
+    AuditRecord,
+    AuditSink,
+    FieldChange,
+    LogSink,
+    ReadAuditRecord,
+)
 from maniflex.audit.tables import TableSink
 
 __all__ = [

@@ -6,7 +6,7 @@ server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth(
 """
 
 from maniflex._callables import explain_section
-from maniflex.middleware.db.audit_entry import audit_action, audit_log, audit_reads
+from maniflex.audit.entries import audit_action, audit_log, audit_reads
 from maniflex.middleware.db.cache_query import cache_query, invalidate
 from maniflex.middleware.db.rate_limit import rate_limit, rate_limit_field
 from maniflex.middleware.db.scopes import force_filter, force_filter_via, paginate, tenancy

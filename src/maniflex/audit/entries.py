@@ -15,8 +15,17 @@ from maniflex._caller import Source, caller
 from maniflex._clock import Clock
 from maniflex._ids import new_id
 from maniflex._names import did_you_mean
-from maniflex.audit.records import ActionAuditRecord, AnyRecord, AuditRecord, FieldChange, ReadAuditRecord
-from maniflex.audit.sinks import LIMIT, AuditSink, Delivery, RecordCourier
+from maniflex.audit.records import (
+    LIMIT,
+    ActionAuditRecord,
+    AnyRecord,
+    AuditRecord,
+    AuditSink,
+    Delivery,
+    FieldChange,
+    ReadAuditRecord,
+    RecordCourier,
+)
 from maniflex.audit.tables import TABLES, AuditRow, TableSink
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Differences, Redaction
