@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Server, field
+from maniflex import Context, DeclarationError, Model, Server, field, many_to_many
 from maniflex.encryption import EnvKeyProvider, MemoryKeyProvider, context_of
 from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import generate_key
@@ -481,3 +481,63 @@ async def test_a_renamed_field_opens_under_its_old_label(database_url: str) -> N
     with pytest.raises(DeclarationError, match="encrypted_as"):
         async with client(a_clinic(Forgetful), database=database_url):
             pass
+
+
+# -- further ways to a record
+
+
+class Tag(Model):
+    label: str
+    members: list[Member] = many_to_many(through="Membership")
+
+
+class Member(Model):
+    name: str = field(filterable=True)
+    pin: str = field(encrypted=True)
+    boss_id: str | None = field(default=None, relation="Member")
+    tags: list[Tag] = many_to_many(through="Membership")
+
+
+class Membership(Model):
+    tag_id: str = field(on_delete="cascade")
+    member_id: str = field(on_delete="cascade")
+    remark: str = field(encrypted=True)
+
+
+async def test_trees_and_junctions_have_the_value(database_url: str) -> None:
+    server = a_clinic(Tag, Member, Membership)
+
+    @server.action("GET", "/tree/{id}")
+    async def tree(ctx: Context) -> Any:
+        return await ctx.recursive_query(Member, root_id=ctx.url_param("id"), parent_field="boss_id")
+
+    async with client(server, database=database_url) as http:
+        boss = await created(http, "/api/members", name="Ada", pin="1111")
+        await created(http, "/api/members", name="Bea", pin="2222", boss_id=boss["id"])
+        tag = await created(http, "/api/tags", label="staff")
+        link = {"tag_id": tag["id"], "member_id": boss["id"], "remark": "trusted"}
+        assert (await created(http, "/api/memberships", **link))["remark"] == "trusted"
+        assert [one["pin"] for one in data_of(await http.get(f"/api/tree/{boss['id']}"))] == ["1111", "2222"]
+        [staff] = data_of(await http.get("/api/tags?include=members"))
+        assert staff["members"][0]["pin"] == "1111"
+        assert data_of(await http.get("/api/memberships?include=member"))[0]["member"]["pin"] == "1111"
+        async with server.transaction():
+            await server.db(Member).update(boss["id"], pin="3333")
+            assert (await server.db(Member).read(boss["id"])).pin == "3333"
+        rows = await raw(server, "SELECT pin FROM members")
+        links = await raw(server, "SELECT remark FROM memberships")
+    assert all(row["pin"].startswith("enc:") for row in rows)
+    assert links[0]["remark"].startswith("enc:")
+
+
+async def test_numbers_tell_of_plain_texts_and_of_values_that_do_not_open(database_url: str) -> None:
+    server = a_clinic(Card, metrics_enabled=True)
+    async with client(server, database=database_url) as http:
+        card = await created(http, "/api/cards", owner="Ada", number="4111")
+        await server.raw_exec("UPDATE cards SET number = 'plain'")
+        await http.get(f"/api/cards/{card['id']}")
+        await server.raw_exec("UPDATE cards SET number = 'enc:AwAFbm90ZXM='")
+        await http.get(f"/api/cards/{card['id']}")
+        page = (await http.get("/metrics")).text
+    assert "maniflex_encrypted_plain_values_total 1.0" in page
+    assert "maniflex_encrypted_failures_total 1.0" in page

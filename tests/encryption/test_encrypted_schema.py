@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from maniflex import Model, field
+from maniflex.encryption.local import generate_key
 from maniflex.errors import ConstraintViolation
 from maniflex.testing import client
 from tests.kit.commands import Commands
@@ -113,3 +114,15 @@ def test_a_copy_carries_envelopes_and_digests_without_a_key(
     assert len(stored[0]) == 20
     assert stored[0] == stored[1] == stored[2]
     assert asyncio.run(read(postgres_url)) == asyncio.run(read(back))
+
+
+def test_an_import_is_stored_encrypted(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MFX_KEY_DEFAULT", generate_key())
+    (commands.here / "app.py").write_text(APP.format(options=ENCRYPTED))
+    (commands.here / "people.csv").write_text("name,email\nAda,ada@example.org\nBea,bea@example.org\n")
+    commands("import", "app:server", "Person", "people.csv", "--unscoped")
+    [count] = commands.json("keys", "status", "app:server")
+    assert (count["key_id"], count["count"]) == ("default", 2)
+    refused = commands("import", "app:server", "Person", "people.csv", "--unscoped", code=1)
+    assert "email" in refused
+    assert "hmac" not in refused

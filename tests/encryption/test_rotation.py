@@ -16,6 +16,7 @@ from maniflex.errors import EncryptionError
 from maniflex.middleware import idempotency
 from maniflex.testing import client
 from tests.kit.commands import Commands
+from tests.kit.doctor import sound_server, stored
 from tests.kit.http import created, data_of, error_of
 from tests.kit.patients import KEYS, a_clinic
 from tests.kit.schema import indexes, model
@@ -268,3 +269,18 @@ def test_the_commands_rotate_and_tell(
     [count] = commands.json("keys", "status", "app:server")
     assert (count["key_id"], count["count"], count["is_current"]) == ("next-one", 5, True)
     assert os.environ["MFX_KEY_DEFAULT"] not in commands("keys", "status", "app:server")
+
+
+async def test_the_doctor_names_what_is_not_under_a_current_key(database_url: str) -> None:
+    async with client(a_clinic(Note, provider=old_keys()), database=database_url) as http:
+        await created(http, "/api/notes", name="a", text="secret", code="c")
+        server = a_clinic(Note, provider=old_keys())
+    for provider, text in (
+        (new_keys(), "maniflex keys rotate"),
+        (new_keys(without_old=True), "give that key back to the key provider"),
+    ):
+        server = sound_server(database_url, Note)
+        server.set_key_provider(provider)
+        findings = [one for one in await stored(server) if one.code == "T158"]
+        assert len(findings) == 2
+        assert all(text in one.fix for one in findings)

@@ -13,6 +13,7 @@ from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.statements import BUCKETS as STATEMENT_BUCKETS
 from maniflex.db.statements import StatementDurations
+from maniflex.encryption.keyring import Keyring
 from maniflex.pipeline.answer import require_token
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.observation import BUCKETS, RequestNumbers
@@ -53,6 +54,8 @@ HELP = {
     "outbox_dead": "Messages that were given up.",
     "replica_up": "Whether the read replica answers: 1 or 0.",
     "replica_lag_seconds": "How old what the read replica shows was when it was last asked.",
+    "encrypted_plain_values_total": "Values of encrypted fields that were read here and were plain text.",
+    "encrypted_failures_total": "Values of encrypted fields that did not open here.",
     "files_cleanup_failing": "Files that could not be removed yet, though it was tried.",
 }
 _MISSING = "metrics_enabled needs prometheus-client: pip install 'maniflex[observability]'"
@@ -93,7 +96,9 @@ def metrics_endpoints(
                 gauges = await metrics.gauges()
         except Exception as error:  # the counters are worth most when the database is away
             runtime.logger.warning("some numbers could not be read: %r", error)
-        page = MetricsPage([*metrics.counters()], [*gauges, *_connections(adapters)], numbers)
+        page = MetricsPage(
+            [*metrics.counters(), *_key_counts(runtime.keys)], [*gauges, *_connections(adapters)], numbers
+        )
         body, kind = page.write(runtime.statement_durations)
         ctx.response = Response(200, body=body, content_type=kind)
 
@@ -101,6 +106,13 @@ def metrics_endpoints(
     for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
         docs = replace(about, errors=(401,)) if guarded else about
         yield routes.bare(method, "/metrics", show, owner="metrics", about=docs, mount=Mount.METRICS)
+
+
+def _key_counts(keys: Keyring) -> Iterator[Sample]:
+    """What was read of encrypted fields, where there are any."""
+    if keys.own_key is not None:
+        yield Sample("encrypted_plain_values_total", (), keys.plain_values)
+        yield Sample("encrypted_failures_total", (), keys.failures)
 
 
 def _connections(adapters: Sequence[Adapter]) -> Iterator[Sample]:

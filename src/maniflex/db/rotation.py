@@ -328,15 +328,15 @@ def begins_with(column: str, head: bytes) -> str:
 # Which keys the values of a field are stored under.
 
 
-async def count_keys(adapter: Adapter, meta: ModelMeta, item: FieldMeta, keys: Keyring) -> list[KeyCount]:
+async def count_keys(run: Executor, meta: ModelMeta, item: FieldMeta, keys: Keyring) -> list[KeyCount]:
     """How many values a field has under each key and version, plain text included."""
     assert item.encrypted is not None
-    table, column = quote(meta.table, adapter.dialect), quote(item.column, adapter.dialect)
+    table, column = quote(meta.table, run.dialect), quote(item.column, run.dialect)
     current = keys.current_head(item.encrypted)
 
     async def group(size: int, condition: str = "1 = 1") -> dict[str, int]:
         text = f"substr({column}, 5, {size})"
-        rows = await adapter.fetch(
+        rows = await run.fetch(
             Sql(
                 f"SELECT {text}, count(*) FROM {table} WHERE substr({column}, 1, 4) = '{PREFIX}'"
                 f" AND {condition} GROUP BY {text}"
@@ -358,7 +358,7 @@ async def count_keys(adapter: Adapter, meta: ModelMeta, item: FieldMeta, keys: K
     counts = [
         KeyCount(meta.name, item.name, *_named(head), count, head == current) for head, count in heads.items()
     ]
-    row = await adapter.fetch_one(
+    row = await run.fetch_one(
         Sql(
             f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL"
             f" AND substr({column}, 1, 4) <> '{PREFIX}'"

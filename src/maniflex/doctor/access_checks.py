@@ -342,7 +342,8 @@ def _problem_of(meta: ModelMeta, field: FieldMeta, severity: Severity) -> Proble
     return Problem(
         where=where_of(meta.cls, field.name),
         why="its name says that it is a secret, and every answer with the record shows it",
-        fix=f"{field.name}: ... = field(writeonly=True), or hidden=True if clients never send it",
+        fix=f"{field.name}: ... = field(writeonly=True), or hidden=True if clients never send it, or"
+        " encrypted=True if answers have to show it and the database must not",
         about=(meta.name, f"{meta.name}.{field.name}"),
         severity=severity,
     )

@@ -1,13 +1,16 @@
-"""Tables that are not what the models say, and migrations that are not applied (T151 to T157)."""
+"""Tables that are not what the models say, and migrations that are not applied (T151 to T158)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from maniflex.db.rotation import count_keys
 from maniflex.doctor.check import DatabaseCheck, Problem, Severity, where_of
 from maniflex.doctor.subject import OpenDatabase, read_living, tables_over
+from maniflex.model.meta import FieldMeta
 from maniflex.schema.differences import Difference, What, find_differences
+from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import statement_of
 from maniflex.sql.tables import quote
@@ -195,6 +198,48 @@ async def _has_other_capitals(database: OpenDatabase, table: str, column: str, d
     return False
 
 
+_FEW_VALUES = 100  # of a field that is matched, which so few cannot hide
+
+
+async def stored_keys(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """What encrypted fields hold that should be written anew, or that nobody can open."""
+    for model in database.models:
+        for cipher in () if model.cipher is None else model.cipher.fields.values():
+            item, name = cipher.field, f"{model.meta.name}.{cipher.field.name}"
+            about = (model.meta.name, name)
+            command = f"maniflex keys rotate MODULE:SERVER --model {model.meta.name}"
+            for one in await count_keys(database.run, model.meta, item, model.keys):
+                if one.is_current:
+                    continue
+                problems = await model.keys.problems_of_exactly(one.key_id) if one.key_id else []
+                what = f"of the key {one.key_id!r}, version {one.version}" if one.key_id else "plain text"
+                yield Problem(
+                    where=where_of(model.meta.cls, item.name),
+                    why=f"{one.count} stored values are {what}" + "".join(f"; {text}" for text in problems),
+                    fix="give that key back to the key provider"
+                    if problems
+                    else command + ("" if one.key_id else " --plaintext"),
+                    about=about,
+                    severity=Severity.ERROR if problems else None,
+                )
+            if item.blind_index and await _has_few_digests(database, model, item):
+                yield Problem(
+                    where=where_of(model.meta.cls, item.name),
+                    why=f"it has under {_FEW_VALUES} different values, so its digests tell who shares one",
+                    fix="leave blind_index out",
+                    about=about,
+                )
+
+
+async def _has_few_digests(database: OpenDatabase, model: ModelSql, item: FieldMeta) -> bool:
+    """Whether many rows share few digests."""
+    digest = quote(item.digest_column, database.run.dialect)
+    table = quote(model.meta.table, database.run.dialect)
+    text = f"SELECT count({digest}), count(DISTINCT {digest}) FROM {table}"
+    row = await database.run.fetch_one(Sql(text))
+    return row is not None and row[0] >= 10 * _FEW_VALUES and row[1] < _FEW_VALUES
+
+
 CHECKS = (
     DatabaseCheck("T151", Severity.ERROR, "a database that is not what the models say", drift),
     DatabaseCheck("T152", Severity.ERROR, "migrations that are not applied", pending_migrations),
@@ -213,6 +258,12 @@ CHECKS = (
         Severity.ERROR,
         "values with capital letters in a field that ignores case",
         capitals_that_count,
+    ),
+    DatabaseCheck(
+        "T158",
+        Severity.WARNING,
+        "encrypted values under old keys, under keys that nobody has, or in plain text; a blind index of few",
+        stored_keys,
     ),
 )
 POSTGRES_CHECKS = (

@@ -68,6 +68,17 @@ class Keyring:
             return [MISSING]
         return [] if self.provider is None else await self.provider.check(key_ids)
 
+    async def problems_of_exactly(self, key_id: str) -> list[str]:
+        """What is wrong with this key, whatever is written under another one in its place."""
+        local = self.local
+        if local is None:
+            return []
+        try:
+            local.secret_of(key_id)
+        except EncryptionNotConfigured as error:
+            return [error.problem]
+        return []
+
     # -- values of rows, which keys of this process seal and open at once
 
     def seal_now(self, key_id: str, plain: bytes, context: bytes) -> bytes:
