@@ -25,8 +25,8 @@ LAYERS = (
     "sql",
     "query",
     "model encryption",
-    "config errors _callables _caller _client_address _clock _fence _ids _json _locales _logging _names"
-    " _service _settings _tables",
+    "config errors _callables _caller _client_address _clock _fence _german _ids _json _locales _logging"
+    " _messages _names _service _settings _tables",
 )
 # Named for type checkers alone: what applications are given far below it, such as `ctx.server`.
 TYPES_ONLY = {("pipeline/context.py", "app")}

@@ -18,6 +18,7 @@ from typing import Any, Self, TypedDict
 from maniflex._callables import explain_class
 from maniflex._client_address import trust_problem
 from maniflex._locales import DEFAULT_LOCALES, LocaleOptions
+from maniflex._messages import catalogue_problems
 from maniflex._settings import (
     at_least_one,
     is_function,
@@ -360,6 +361,8 @@ class Config(_WithOrigins):
             "from_header": "LOCALE_FROM_HEADER",
         },
     )
+    # Texts of refusals in other languages, by locale: mappings or .mo files.
+    messages: Mapping[str, Any] | None = setting(None, catalogue_problems, variable=None)
     log_level: str = setting("INFO", _level_problem)
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -575,6 +578,7 @@ class Settings(TypedDict, total=False):
     encryption_min_version: int
     decrypt_errors: str
     locale: LocaleOptions
+    messages: Mapping[str, Any] | None
     log_level: str
     log_json: bool
     access_log: bool

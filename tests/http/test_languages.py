@@ -276,6 +276,20 @@ async def test_a_translation_that_is_not_shown_makes_another_tag(database_url: s
         assert changed.headers["etag"] != before
 
 
+async def test_code_can_ask_what_an_answer_would_show(sqlite_url: str) -> None:
+    server = Server(locale=OPTIONS)
+    server.register(Department, Person)
+    async with client(server, database=sqlite_url) as http:
+        record = await department(http, motto=None)
+        stored = await server.db(Department).read(record["id"])
+        assert stored.name == FINANCE
+        shown = [server.text(stored, "name", locale) for locale in ("", "de", "ar-SA", "?")]
+        assert shown == ["Finance", "Finance", "مالية", "Finance"]
+        assert server.text(stored, "motto") is None
+        with pytest.raises(DeclarationError, match="no text in several languages"):
+            server.text(stored, "id")
+
+
 class Clash(Model):
     name: LocaleString
     name_i18n: str = ""

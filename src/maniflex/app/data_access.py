@@ -13,14 +13,17 @@ from contextlib import (
 from typing import Any, TypeVar, overload
 
 from maniflex._caller import caller, speak_as
+from maniflex._locales import locale_code
 from maniflex.app.assembly import Assembly
 from maniflex.app.keys import Keys
 from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.errors import DeclarationError
 from maniflex.features.history import ModelHistory
 from maniflex.model.base import Model
+from maniflex.model.texts import locale_rules
 from maniflex.pipeline.access import tx_to_lock_in
 from maniflex.pipeline.context import AuthInfo, OpenAPIContext
 from maniflex.pipeline.in_process import QueryArgument, Scoped, current_scope, in_process_context, scoped_code
@@ -81,6 +84,16 @@ class WithDataAccess:
         """The history of a versioned model: `of`, `version`, `at` and `revert`; bound as `db` is."""
         runtime = self._seal().runtime
         return ModelHistory(runtime, model, bound=current_scope(runtime))
+
+    def text(self, record: Model, field: str, locale: str = "") -> str | None:
+        """What answers show of a text in several languages to who asks for a locale."""
+        meta = self._seal().runtime.store(type(record)).meta
+        declared_field = meta.field(field)
+        rules = None if declared_field is None else locale_rules(declared_field)
+        if declared_field is None or rules is None:
+            raise DeclarationError(f"{meta.name}.{field} is no text in several languages")
+        texts = getattr(record, declared_field.name)
+        return None if texts is None else rules.shown(texts, rules.options.match(locale_code(locale)))
 
     def primary(self) -> OnPrimary:
         """A block, `with` or `async with`, whose reads go to the primary and not to a read replica."""

@@ -13,7 +13,7 @@ from maniflex._json import text_trouble
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.routing import Route, Router
 from maniflex.http.streaming import FencedChunks, Send, deliver, quiet_aborts, send_fenced
-from maniflex.pipeline.answer import answer, failure
+from maniflex.pipeline.answer import answer, failure, translate_refusal
 from maniflex.pipeline.context import AsgiScope, Context, Header, Receive
 from maniflex.pipeline.exchange import OBSERVED
 from maniflex.pipeline.exchange import App as App
@@ -205,7 +205,9 @@ class HttpApp:
     ) -> None:
         """Refuse a request before its body is read."""
         rest = None if scope["method"] in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
-        await self._send(error_response(error), request_id, scope, send, rest)
+        response = error_response(error)
+        translate_refusal(response, scope, self._runtime)
+        await self._send(response, request_id, scope, send, rest)
 
 
 def with_headers(send: Send, headers: list[Header]) -> Send:

@@ -112,6 +112,22 @@ class LocaleRules:
 
         return read_shown
 
+    def reader_with_all(self, asked: str) -> Callable[[str | bytes], tuple[str, msgspec.Raw]]:
+        """What makes of stored JSON the text that is shown, and all translations as they are stored."""
+        chain, choose, raw = self.chain(asked), self.shown, msgspec.Raw
+
+        def read_both(stored: str | bytes) -> tuple[str, msgspec.Raw]:
+            try:
+                texts = _decode_texts(stored)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return choose(self.read(stored), asked), self.read_json(stored)
+            for code in chain:
+                if code in texts and (text := texts[code]):
+                    return text, raw(stored)
+            return choose(texts, asked), raw(stored)
+
+        return read_both
+
     def read(self, stored: str | bytes) -> LocaleString:
         """The translations in stored JSON; what is no map is a text in the default locale."""
         try:

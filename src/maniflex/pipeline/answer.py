@@ -14,13 +14,15 @@ from typing import Any
 
 from maniflex._caller import asking
 from maniflex._fence import Fence
-from maniflex.errors import Abort, ExportBusy, NotFound, RequestError, Timeout
+from maniflex._messages import translate_error
+from maniflex.errors import Abort, ExportBusy, InvalidQuery, NotFound, RequestError, Timeout
 from maniflex.pipeline.context import Context, Header
 from maniflex.pipeline.exchange import OBSERVED, AsgiScope, Send
 from maniflex.pipeline.response import (
     JSON,
     Response,
     error_response,
+    mark_language,
     no_response_error,
     panic_response,
     status_of,
@@ -29,6 +31,7 @@ from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.rules.reach import Refused
 from maniflex.pipeline.runtime import Runtime, is_outage
 from maniflex.pipeline.watch import ClientGone, RequestWatch, WatchedRequest
+from maniflex.query.parse import locale_parameter
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -117,7 +120,27 @@ def _forget_frames(*errors: BaseException) -> None:
 
 def failure(ctx: Context, error: Exception) -> Response:
     """The answer to an error, which is logged if it is for the application to know."""
-    return _refusal(ctx, error) if isinstance(error, RequestError) else _panic(ctx, error)
+    response = _refusal(ctx, error) if isinstance(error, RequestError) else _panic(ctx, error)
+    if ctx.runtime.messages is not None and not ctx.in_process:
+        translate_refusal(response, ctx.scope, ctx.runtime)
+    return response
+
+
+def translate_refusal(response: Response, scope: AsgiScope, runtime: Runtime) -> None:
+    """Say the texts of a refusal in the language of its request, if there is a catalogue for it."""
+    if runtime.messages is None or response.error is None:
+        return
+    options = runtime.config.locale
+    try:
+        parameter = locale_parameter(scope["query_string"])
+    except InvalidQuery:  # that is what it is refused for, or nothing looks at it
+        parameter = None
+    headers = [value for name, value in scope["headers"] if name == b"accept-language"]
+    header = b",".join(headers).decode("latin-1") if options.from_header else None
+    catalogue = runtime.messages.find(options.view(parameter, header).locale)
+    if catalogue is not None:
+        response.error = translate_error(response.error, catalogue[1])
+    mark_language(response, catalogue[0] if catalogue else "en", by_header=options.from_header)
 
 
 def _refusal(ctx: Context, error: RequestError) -> Response:
@@ -177,6 +200,7 @@ async def send_answer(
     response: Response, scope: AsgiScope, send: Send, runtime: Runtime, headers: Sequence[Header] = ()
 ) -> None:
     """Send a small answer whole, with the headers that all answers have."""
+    translate_refusal(response, scope, runtime)
     body = response.encode(runtime.encode)
     if response.error is not None and OBSERVED in scope:
         scope[OBSERVED].code = str(response.error.get("code", ""))

@@ -367,9 +367,9 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
             request = self
             while request.parent is not None:
                 request = request.parent
-            options = self.runtime.config.locale
-            header = request.header("accept-language") if options.from_header else None
-            self._view = options.view(locale_parameter(self.scope["query_string"]), header)
+            runtime = self.runtime
+            header = request.header("accept-language") if runtime.config.locale.from_header else None
+            self._view = runtime.view_of(locale_parameter(self.scope["query_string"]), header)
         return self._view
 
     @property

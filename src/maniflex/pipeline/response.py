@@ -119,12 +119,18 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status, error=content, headers=headers)
 
 
+def language_headers(locale: str, *, by_header: bool) -> dict[str, str]:
+    """The headers that say which language an answer is in, and that another request may get another one."""
+    headers = {"content-language": locale}
+    return {**headers, "vary": "Accept-Language"} if by_header else headers
+
+
 def mark_language(response: Response, locale: str, *, by_header: bool) -> None:
-    """Say in the headers which language an answer is in, and that another request may get another one."""
-    response.set_header("content-language", locale)
-    if by_header:
-        vary = (response.headers or {}).get("vary")
-        response.set_header("vary", f"{vary}, Accept-Language" if vary else "Accept-Language")
+    """Say in the headers of an answer which language it is in."""
+    headers = language_headers(locale, by_header=by_header)
+    if response.headers and "vary" in response.headers and "vary" in headers:
+        headers["vary"] = f"{response.headers['vary']}, {headers['vary']}"
+    response.headers = {**(response.headers or {}), **headers}
 
 
 def panic_response() -> Response:

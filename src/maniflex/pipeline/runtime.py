@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
 from maniflex._fence import Fence
+from maniflex._locales import LocaleView
 from maniflex._logging import SlowLog, guard_logger, log_panic
+from maniflex._messages import Messages
 from maniflex._names import did_you_mean
 from maniflex.config import Config
 from maniflex.db.current import detached_context
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from maniflex.pipeline.rules.model_rules import ServerRules
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
+
+_MOST_VIEWS = 512
 
 Work = Callable[[], Awaitable[object]] | Awaitable[object]
 
@@ -66,7 +70,8 @@ class Runtime:
         self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
-        view = config.locale.view(None, None)
+        self._views: dict[tuple[str | None, str | None], LocaleView] = {}
+        view = self.view_of(None, None)
         self.serializers = {cls: Serializer(store.meta, view=view) for cls, store in stores.items()}
         self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
@@ -79,6 +84,7 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
+        self.messages = None if config.messages is None else Messages(config.messages)
         self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields
         self.caller_checks: list[Callable[..., Any]] = []  # what every authenticator asks; likewise
         self.request_ids = RequestIds()
@@ -97,6 +103,16 @@ class Runtime:
         if files and (path == files or path.startswith(f"{files}/")):
             return NoStorage()
         return NotFound("no such path")
+
+    def view_of(self, parameter: str | None, accept_language: str | None) -> LocaleView:
+        """The language that a request asks for; the same few come again and again."""
+        key = (parameter, accept_language)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            view = self._views[key] = self.config.locale.view(parameter, accept_language)
+        return view
 
     def find_store(self, name: str) -> Store | None:
         """The store of a model by its name; None when no such model is registered."""

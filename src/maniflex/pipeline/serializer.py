@@ -70,6 +70,9 @@ class Serializer:
         self._shape: Any = msgspec.defstruct(meta.name, [(f, Any) for f, _ in names], rename=dict(names))
         self._json = tuple(n for n, (_, _, k, read) in enumerate(values) if k is Kind.JSON and read is None)
         self._texts = tuple((n, read) for n, (_, _, _, read) in enumerate(values) if read is not None)
+        self._pairs: tuple[tuple[int, Callable[[Any], tuple[Any, Any]]], ...] = ()
+        if view is not None:
+            self._pair_texts(values, view)
         self._pick: Callable[[Row], Sequence[Any]] | None = (
             None
             if [i for i, *_ in values] == [*range(len(self._row_fields))] and not (self._json or self._texts)
@@ -86,6 +89,16 @@ class Serializer:
         self.direction: Mapping[str, str] = {} if view is None or view.direction == "ltr" else _RIGHT_TO_LEFT
         self._end_of_one = b',"meta":{"_dir":"rtl"}}' if self.direction else b"}"
         self._page = _PAGE_RIGHT_TO_LEFT if self.direction else _PAGE
+
+    def _pair_texts(self, values: Sequence[tuple[int, str, Kind, Any]], view: LocaleView) -> None:
+        """Read a text and its companion at once, where both are shown: they stand beside each other."""
+        for n, (place, name, _, _) in enumerate(values[:-1]):
+            rules = locale_rules(self._row_fields[place])
+            if rules is None or name != rules.name or rules.shows_all(view):
+                continue
+            if values[n + 1][:2] == (place, rules.companion):
+                self._pairs = (*self._pairs, (n, rules.reader_with_all(view.locale)))
+                self._texts = tuple(item for item in self._texts if item[0] not in (n, n + 1))
 
     def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Serializer:
         """The same for rows that have only `fields`, of which `selected` are shown."""
@@ -130,9 +143,12 @@ class Serializer:
 
     def _visible_values(self, row: Row, pick: Callable[[Row], Sequence[Any]]) -> Sequence[Any]:
         """The visible values of a row; stored JSON is written as it is."""
-        if not (self._json or self._texts):
+        if not (self._json or self._texts or self._pairs):
             return pick(row)
         values = list(pick(row))
+        for i, read_both in self._pairs:
+            if values[i] is not None:
+                values[i], values[i + 1] = read_both(values[i])
         for i, read in self._texts:
             if values[i] is not None:
                 values[i] = read(values[i])
@@ -180,9 +196,22 @@ class Serializer:
         if self._pick is None:  # `struct_of` for the common case, without a call for every row
             shape, width = self._shape, self._width
             data = _plain_encoder.encode([shape(*row[:width]) for row in rows])
+        elif self._pairs and not (self._json or self._texts):
+            data = _plain_encoder.encode(self._structs_of_pairs(rows, self._pick))
         else:
             data = _plain_encoder.encode([self.struct_of(row) for row in rows])
         return self._page % (data, total, page, limit, -(-total // limit))
+
+    def _structs_of_pairs(self, rows: Sequence[Row], pick: Callable[[Row], Sequence[Any]]) -> list[Any]:
+        """`struct_of` for rows whose only unusual values are texts with their companions."""
+        shape, pairs, structs = self._shape, self._pairs, []
+        for row in rows:
+            values = list(pick(row))
+            for i, read_both in pairs:
+                if values[i] is not None:
+                    values[i], values[i + 1] = read_both(values[i])
+            structs.append(shape(*values))
+        return structs
 
     def etag(self, row: Row) -> str:
         """A version of the stored row that does not depend on what of it is shown."""

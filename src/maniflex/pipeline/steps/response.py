@@ -12,7 +12,7 @@ from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.response import Encode, Response, mark_language, no_answer_error
+from maniflex.pipeline.response import Encode, Response, language_headers, no_answer_error
 from maniflex.pipeline.rules.model_rules import ModelRules
 from maniflex.pipeline.rules.redactions import NONE
 from maniflex.pipeline.rules.transforms import Computed, Transform, change_records
@@ -237,6 +237,7 @@ class LocalizedRespond(Respond):
         self._make = make
         self._options = options
         self._steps: dict[LocaleView, Respond] = {}
+        self._headers: dict[str, dict[str, str]] = {}
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         return self._mark(ctx, self._step(ctx).answer_created(ctx)) if ctx.response is None else None
@@ -262,11 +263,22 @@ class LocalizedRespond(Respond):
             return self._mark_later(ctx, answering)
         response, locale = ctx.response, ctx.view.locale
         if response is not None:
-            mark_language(response, locale or self._options.default, by_header=self._options.from_header)
-            tag = None if response.headers is None or not locale else response.headers.get("etag")
-            if tag is not None:
-                response.set_header("etag", f'{tag[:-1]}.{locale}"')
+            headers = self._headers.get(locale) or self._headers_of(locale)
+            if response.headers is None:
+                response.headers = headers.copy()
+                return None
+            tag = response.headers.get("etag")
+            response.headers.update(headers)
+            if tag is not None and locale:
+                response.headers["etag"] = f'{tag[:-1]}.{locale}"'
         return None
+
+    def _headers_of(self, locale: str) -> dict[str, str]:
+        if len(self._headers) >= _MOST_STEPS:
+            self._headers.clear()
+        headers = language_headers(locale or self._options.default, by_header=self._options.from_header)
+        self._headers[locale] = headers
+        return headers
 
     async def _mark_later(self, ctx: Context, answering: Awaitable[None]) -> None:
         await answering
