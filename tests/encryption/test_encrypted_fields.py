@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Server, field, many_to_many
+from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field, has_many, many_to_many
 from maniflex.encryption import EnvKeyProvider, MemoryKeyProvider, context_of
 from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import generate_key
-from maniflex.middleware import idempotency
+from maniflex.middleware import auth, db, idempotency, response
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of, total
 from tests.kit.patients import EMAIL, KEYS, NOTE, SSN, Patient, a_clinic, keys
@@ -123,6 +123,14 @@ async def test_a_kept_answer_is_sealed_and_repeated_byte_for_byte(database_url: 
     async with client(other, database=database_url) as http:
         again = await http.post("/api/patients", json=body, headers={KEY_HEADER: "one"})
         assert await total(http, "/api/patients") == 1
+
+    without_its_key = a_clinic(
+        provider=MemoryKeyProvider({**KEYS, "default": os.urandom(32)}), keys_required=False
+    )
+    without_its_key.pipeline.deserialize.register(idempotency.keys(), at="after")
+    async with client(without_its_key, database=database_url) as http:
+        late = await http.post("/api/patients", json=body, headers={KEY_HEADER: "one"})
+        error_of(late, 409, "IDEMPOTENCY_NOT_REPLAYABLE")
 
     assert (again.status_code, again.content) == (201, first.content)
     assert again.headers["idempotent-replayed"] == "true"
@@ -541,3 +549,67 @@ async def test_numbers_tell_of_plain_texts_and_of_values_that_do_not_open(databa
         page = (await http.get("/metrics")).text
     assert "maniflex_encrypted_plain_values_total 1.0" in page
     assert "maniflex_encrypted_failures_total 1.0" in page
+
+
+# -- digests under scopes, policies and redactions
+
+
+class Guest(Model):
+    tenant_id: str = field(default="", relation=None)
+    email: str = field(encrypted=True, blind_index=True, unique="tenant_id")
+    stays: list[Stay] = has_many()
+
+
+class Stay(Model):
+    tenant_id: str = field(default="", relation=None)
+    guest_id: str
+    room: str = field(filterable=True)
+
+
+def a_hotel() -> Server:
+    server = a_clinic(Guest, Stay)
+    identities = {name * 20: AuthInfo(user_id=name, tenant_id=name) for name in ("a", "b")}
+    server.pipeline.auth.register(auth.api_keys(keys=identities))
+    server.pipeline.db.register(db.tenancy(field="tenant_id"))
+    return server
+
+
+async def test_a_digest_crosses_no_tenant(database_url: str) -> None:
+    server = a_hotel()
+    ours, theirs = ({"x-api-key": name * 20} for name in ("a", "b"))
+    async with client(server, database=database_url) as http:
+        for headers in (ours, theirs):  # unique within a tenant, by the same digest
+            guest = data_of(await http.post("/api/guests", json={"email": EMAIL}, headers=headers), 201)
+            room = {"guest_id": guest["id"], "room": "7"}
+            assert (await http.post("/api/stays", json=room, headers=headers)).status_code == 201
+            error_of(await http.post("/api/guests", json={"email": EMAIL}, headers=headers), 409, "CONFLICT")
+        await http.post("/api/guests", json={"email": "b@x.example"}, headers=theirs)
+
+        for path in ("/api/guests?filter=email:eq:b@x.example", "/api/guests?filter=email:in:b@x.example"):
+            assert data_of(await http.get(path, headers=ours)) == []
+            assert len(data_of(await http.get(path, headers=theirs))) == 1
+        by_guest = f"/api/stays?filter=guest.email:eq:{EMAIL}&include=guest"
+        [stay] = data_of(await http.get(by_guest, headers=ours))
+        assert (stay["tenant_id"], stay["guest"]["email"]) == ("a", EMAIL)
+        error_of(await http.get("/api/stays?filter=guest.email:like:a", headers=ours), 400, "INVALID_QUERY")
+        for text in ("email_hmac", "email$hmac"):
+            path = f"/api/guests?filter={text}:eq:x"
+            error_of(await http.get(path, headers=ours), 400, "INVALID_QUERY")
+            error_of(await http.get(f"/api/guests?select={text}", headers=ours), 400, "INVALID_QUERY")
+            made = data_of(await http.post("/api/guests", json={"email": text, text: "x"}, headers=ours), 201)
+            assert text not in made
+        digests = await raw(server, "SELECT email_hmac FROM guests")
+    assert "x" not in [row["email_hmac"] for row in digests]
+
+
+async def test_a_caller_from_whom_a_field_is_hidden_cannot_match_it(database_url: str) -> None:
+    server = a_clinic()
+    hidden = response.redact_field("email", lambda ctx: "x-doctor" not in ctx.request.headers)
+    server.pipeline.response.register(hidden, models=[Patient])
+    async with client(server, database=database_url) as http:
+        patient = await a_patient(http)
+        assert "email" not in patient
+        path = f"/api/patients?filter=email:eq:{EMAIL}"
+        error_of(await http.get(path), 400, "INVALID_QUERY")
+        [seen] = data_of(await http.get(path, headers={"x-doctor": "yes"}))
+        assert seen["email"] == EMAIL

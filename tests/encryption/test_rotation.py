@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.kit.commands import Commands
 from tests.kit.doctor import sound_server, stored
 from tests.kit.http import created, data_of, error_of
 from tests.kit.patients import KEYS, a_clinic
+from tests.kit.processes import IMPORTS, MANIFLEX
 from tests.kit.schema import indexes, model
 from tests.kit.stored_bytes import stored_bytes
 
@@ -145,6 +147,23 @@ async def test_a_write_that_comes_in_between_wins_and_a_call_that_was_ended_goes
             f"patched {n}" for n in range(60)
         }
         assert await states(server) == {("text", "notes-2")}
+
+
+async def test_rotation_writes_the_label_of_today(database_url: str) -> None:
+    old = model("OldNote", "old_notes", {"text": (str, field(encrypted=True))})
+    renamed = model(
+        "Memo", "memos", {"body": (str, field(encrypted=True, renamed_from="text"))}, renamed_from="old_notes"
+    )
+    today = model("Memo", "memos", {"body": (str, field(encrypted=True))})
+    async with client(a_clinic(old), database=database_url) as http:
+        await created(http, "/api/old_notes", text="kept")
+    with_old_name = a_clinic(renamed)
+    async with client(with_old_name, database=database_url):
+        report = await with_old_name.keys.rotate("Memo")
+        assert (report.rotated, report.complete) == (1, True)
+        assert (await with_old_name.keys.rotate("Memo")).rotated == 0
+    async with client(a_clinic(today), database=database_url) as http:
+        assert data_of(await http.get("/api/memos"))[0]["body"] == "kept"
 
 
 async def test_a_run_rotates(database_url: str) -> None:
@@ -284,3 +303,71 @@ async def test_the_doctor_names_what_is_not_under_a_current_key(database_url: st
         findings = [one for one in await stored(server) if one.code == "T158"]
         assert len(findings) == 2
         assert all(text in one.fix for one in findings)
+
+
+KILLED_APP = """
+from maniflex import Config, Model, Server, WithDeletedAt, field
+from maniflex.encryption import MemoryKeyProvider
+
+class Note(Model, WithDeletedAt, versioned=True, optimistic_lock=True):
+    name: str
+    text: str | None = field(default=None, encrypted="notes")
+    code: str | None = field(default=None, encrypted="notes", unique=True)
+
+server = Server(Config.from_env())
+server.register(Note)
+keys = {keys!r}
+server.set_key_provider(MemoryKeyProvider(keys, current={{"notes": "notes-2"}}, index_key="default"))
+"""
+
+
+async def test_a_rotation_that_is_killed_again_and_again_loses_no_write(
+    tmp_path: Path, database_url: str, long_mode: bool
+) -> None:
+    count, kills = (100_000, 20) if long_mode else (3_000, 4)
+    server = a_clinic(Note, provider=old_keys())
+    async with client(server, database=database_url):
+        for start in range(0, count, 1000):
+            async with server.transaction():
+                for number in range(start, start + 1000):
+                    await server.db(Note).create(name=f"n{number}", text=f"text {number}")
+        tags = {one.id: one.updated_at for one in await server.db(Note).list(limit=None)}
+    (tmp_path / "app.py").write_text(KILLED_APP.format(keys={**KEYS, "notes-2": SECOND}))
+    command = [MANIFLEX, "keys", "rotate", "app:server", "--page-size", "10"]
+    environment = {**os.environ, "PYTHONPATH": IMPORTS, "DB_WRITE_URL": database_url}
+    server = a_clinic(Note, provider=new_keys())
+    patched: dict[str, str] = {}
+    async with client(server, database=database_url):
+        ids = random.sample(sorted(tags), 200)
+
+        async def stale() -> int:
+            counts = await server.keys.status(Note)
+            return sum(one.count for one in counts if not one.is_current)
+
+        left = count
+        for kill in range(kills):
+            process = await asyncio.create_subprocess_exec(
+                *map(str, command), cwd=tmp_path, env=environment, stdout=asyncio.subprocess.DEVNULL
+            )
+            aim = left - random.randrange(1, max(left // (2 * kills), 2))
+            while process.returncode is None and await stale() > aim:
+                record_id = random.choice(ids)
+                patched[record_id] = f"patched {kill} {len(patched)}"
+                await server.db(Note).update(record_id, text=patched[record_id])
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            left = await stale()
+        report = await server.keys.rotate(Note)
+        assert (report.complete, await stale()) == (True, 0)
+    server = a_clinic(Note, provider=new_keys(without_old=True))
+    async with client(server, database=database_url):
+        notes = {one.id: one for one in await server.db(Note).list(limit=None)}
+    assert len(notes) == count
+    for record_id, note in notes.items():
+        if record_id in patched:
+            assert note.text == patched[record_id]
+        else:
+            assert note.text == f"text {note.name[1:]}"
+            assert note.updated_at == tags[record_id]
+    assert patched

@@ -16,6 +16,7 @@ from maniflex._caller import act_on
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.errors import Abort
+from maniflex.errors.encryption import EncryptionError
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import (
@@ -536,19 +537,29 @@ def replay_answer(ctx: Context, name: str, answer: bytes | None) -> Awaitable[No
 
     Fields that have been hidden from the caller since are left out, which is to be awaited.
     """
-    if answer is None:
+    content = None if answer is None else _open(ctx, name, answer)
+    if content is None:
         raise Abort(
             409,
             "IDEMPOTENCY_NOT_REPLAYABLE",
             "a request with this Idempotency-Key has succeeded, and its answer cannot be given again",
         )
-    first = _decode(ctx.runtime.keys.open_copy(answer, _LABEL, name))
+    first = _decode(content)
     response = Response(first.status, body=first.body or None, content_type=first.content_type)
     response.headers, response.marks = first.headers, _REPLAYED
     if first.added_headers:
         ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response
     return _hide_since(ctx, response, first.models) if ctx.runtime.rules.has_redactions else None
+
+
+def _open(ctx: Context, name: str, answer: bytes) -> bytes | None:
+    """The bytes of a kept answer; None where its key is gone."""
+    try:
+        return ctx.runtime.keys.open_copy(answer, _LABEL, name)
+    except EncryptionError as error:
+        ctx.logger.warning("a kept answer does not open: %s", error.problem)
+        return None
 
 
 async def _hide_since(ctx: Context, response: Response, models: Sequence[str]) -> None:
