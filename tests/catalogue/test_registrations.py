@@ -19,6 +19,7 @@ from maniflex import (
     ModelOptions,
     Next,
     Server,
+    WithDeletedAt,
     field,
 )
 from maniflex.background.runs.model import WorkflowRun, WorkflowStep
@@ -28,7 +29,7 @@ from maniflex.pipeline.registration import STEPS, At
 from maniflex.testing import client
 from tests.catalogue.factories import class_of, factories, homes_of
 from tests.catalogue.samples import KEY, SAMPLES, Article, Section, Status, make, register
-from tests.kit.http import data_of
+from tests.kit.http import data_of, error_of
 
 # Entries of the description, and those that act on every route, take no models=.
 OF_EVERY_ROUTE = {"auth.verify", *(n for n in factories() if getattr(class_of(n), "is_lifted", False))}
@@ -320,3 +321,35 @@ def test_a_type_error_of_a_users_own_function_stays_what_it_is() -> None:
 
     with pytest.raises(TypeError, match="mine"):
         auth.require_owner("writer", admin_roles=Named())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("aggregate", "there is no operation 'aggregate'; rules for 'list' bind that route"),
+        ("restore", "there is no operation 'restore'; rules for 'update' bind that route"),
+        ("post", "there is no operation 'post'; write 'create'"),
+        ("delte", "there is no operation 'delte'; did you mean 'delete'?"),
+        ("xyzzy", "there is no operation 'xyzzy'; there are: list, read, create"),
+        ([], "there is no operation []; there are: list, read, create"),
+    ],
+)
+def test_an_operation_that_is_not_there_is_told_what_to_write(name: Any, words: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        Server().pipeline.auth.register(auth.require_auth(), operations=[name])
+    assert words in str(refused.value)
+
+
+async def test_the_routes_without_an_operation_of_their_own_are_bound_as_the_message_says() -> None:
+    class Page(Model, WithDeletedAt, aggregate=True, restore=True):
+        text: str = "x"
+
+    server = Server("sqlite://:memory:")
+    server.register(Page)
+    server.pipeline.auth.register(auth.require_auth(), operations=["list", "update"])
+    async with client(server) as http:
+        page = data_of(await http.post("/api/pages", json={}), 201)
+        await http.delete(f"/api/pages/{page['id']}")
+        counted = await http.get('/api/pages/aggregate?aggregate={"select":[{"op":"count"}]}')
+        error_of(counted, 401, "UNAUTHORIZED")
+        error_of(await http.post(f"/api/pages/{page['id']}/restore"), 401, "UNAUTHORIZED")

@@ -475,10 +475,33 @@ def _operations(operations: Any, where: str) -> frozenset[Operation] | None:
     names = [operations] if isinstance(operations, str) else list(operations)
     if not names:
         raise DeclarationError(f"{where}: operations is empty, so it would never run")
-    try:
-        return frozenset(Operation(o) for o in names)
-    except ValueError as error:
-        raise DeclarationError(f"{where}: {error}; there are: {', '.join(Operation)}") from None
+    for name in names:
+        if name not in [*Operation]:  # what is no text may not be hashable
+            raise DeclarationError(f"{where}: there is no operation {name!r}{_operation_meant(name)}")
+    return frozenset(Operation(name) for name in names)
+
+
+# Other words for operations, and routes that have none of their own.
+_OTHER_WORDS = {
+    **dict.fromkeys(("get", "retrieve"), Operation.READ),
+    **dict.fromkeys(("post", "insert"), Operation.CREATE),
+    **dict.fromkeys(("patch", "put"), Operation.UPDATE),
+    **dict.fromkeys(("remove", "destroy"), Operation.DELETE),
+    "history": Operation.READ_HISTORY,
+    "attachment": Operation.READ_ATTACHMENT,
+}
+_BOUND_BY = {"aggregate": Operation.LIST, "restore": Operation.UPDATE}
+
+
+def _operation_meant(name: object) -> str:
+    """What to write in the place of a name that no operation has, to end a message with."""
+    word = name.lower() if isinstance(name, str) else ""
+    if word in _OTHER_WORDS:
+        return f"; write {_OTHER_WORDS[word].value!r}"
+    if word in _BOUND_BY:
+        return f"; rules for {_BOUND_BY[word].value!r} bind that route"
+    names = [operation.value for operation in Operation]
+    return did_you_mean(name, names) or f"; there are: {', '.join(names)}"
 
 
 # Functions of the application that entries ask: plain or async, and never taken for a yes when they fail.
