@@ -33,6 +33,48 @@ def commands(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch)
     return Commands(tmp_path, database_url, monkeypatch)
 
 
+TRANSLATED = """
+from maniflex import Config, LocaleOptions, LocaleString, Model, Server, field
+
+class Word(Model, export=True):
+    code: str = field(unique=True, filterable=True, sortable=True)
+    name: LocaleString = field(filterable=True)
+    hint: LocaleString | None = field(default=None, locale="resolve")
+
+server = Server(Config.from_env(locale=LocaleOptions(supported=("en", "de", "fr"))))
+server.register(Word)
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_file_goes_to_translators_and_back(commands: Commands, kind: str) -> None:
+    (commands.here / "app.py").write_text(TRANSLATED)
+    start = commands.here / "start.csv"
+    start.write_text("code,name.en,name.de,hint.en\na,Apple,Apfel,red\nb,Pear,,\n", encoding="utf-8")
+    words = ("import", "app:server", "Word")
+    assert "created 2" in commands(*words, str(start), "--unscoped")
+    select = ("--unscoped", "--select", "code,name_i18n,hint_i18n", "--sort", "code", "--format", kind)
+    sheet = commands("export", "app:server", "Word", *select)
+    if kind == "csv":
+        assert sheet.splitlines() == [
+            "code,name.en,name.de,name.fr,hint.en,hint.de,hint.fr",
+            "a,Apple,Apfel,,red,,",
+            "b,Pear,,,,,",
+        ]
+        filled = sheet.replace("Apfel,,red", "Apfel,Pomme,red")
+    else:
+        filled = sheet.replace('"de":"Apfel"', '"de":"Apfel","fr":"Pomme"')
+    back = commands.here / f"back.{kind}"
+    back.write_text(filled, encoding="utf-8")
+    assert "created 0 · updated 1 · unchanged 1" in commands(
+        *words, str(back), "--unscoped", "--upsert", "code"
+    )
+    assert commands("export", "app:server", "Word", *select) == filled
+    assert "created 0 · updated 0 · unchanged 2" in commands(
+        *words, str(back), "--unscoped", "--upsert", "code"
+    )
+
+
 def test_lines_that_differ_in_the_tenant_alone_change_nothing(commands: Commands) -> None:
     file = commands.here / "parts.csv"
     file.write_text("code,stock,tenant_id\na1,3,\nb2,4,t2\n")

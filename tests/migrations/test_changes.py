@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from maniflex import DeclarationError
 from maniflex.testing import client
 from tests.kit.migrations import Application
 
@@ -219,6 +220,41 @@ def test_another_type_is_refused_without_being_allowed(shop: Application) -> Non
     make_and_apply(shop, "--allow-rewrite")
 
     assert [one.note for one in books(shop)] == [17]
+
+
+TRANSLATED = 'note: LocaleString = field(default_factory=dict, filterable=True, locale={"default": "de"})'
+
+
+def test_a_start_that_meets_a_text_without_translations_says_what_writes_them(
+    application: Application,
+) -> None:
+    application.write(BOOK).start()
+    application.write("from maniflex import LocaleString\n" + BOOK.replace('note: str = ""', TRANSLATED))
+
+    with pytest.raises(DeclarationError, match=r"migrate make --allow-rewrite.*the one in de"):
+        application.start()
+
+
+def test_a_text_becomes_one_in_several_languages_and_a_text_again(shop: Application) -> None:
+    odd = ["Grüße", "it's \\\"", "", 'a: b {"x"}\n%_']
+    for place, note in enumerate(odd):
+        book(shop, f"book {place}", note=note)
+    before = [one.note for one in books(shop, sorts="created_at")]
+    shop.write("from maniflex import LocaleString\n" + BOOK.replace('note: str = ""', TRANSLATED))
+    make_and_apply(shop, "--allow-rewrite")
+
+    expected = [{"de": note} if note else {} for note in before]
+    assert [one.note for one in books(shop, sorts="created_at")] == expected
+    assert [one.title for one in books(shop, filters={"note": "Grüße"})] == ["book 0"]
+    texts = '{"fr": "ici", "de": "", "es": ""}'
+    shop.sql(f"UPDATE books SET note = '{texts}' WHERE title = 'book 0'")
+    shop.migrate("down", "--yes")
+    shop.files[-1].unlink()
+    shop.write(BOOK)
+    assert "ok" in shop.migrate("check")
+    assert [one.note for one in books(shop, sorts="created_at")] == [
+        "ici" if note == "Grüße" else note for note in before
+    ]
 
 
 def test_a_value_that_is_no_number_stops_the_conversion(shop: Application) -> None:

@@ -23,14 +23,15 @@ from maniflex.db.current import reading, transaction
 from maniflex.db.records import Records
 from maniflex.db.transfer.copier import Copier
 from maniflex.errors import ConfigError, DeclarationError, RequestError
-from maniflex.features.export import Format
-from maniflex.features.tabular import write_csv, write_jsonl, write_xlsx
+from maniflex.features.export import Format, stored_fields, write_rows
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import AuthInfo
+from maniflex.pipeline.languages import BodyTexts
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
-from maniflex.query.parse import parse
+from maniflex.query.parse import OwnParameters, parse
 from maniflex.schema.history import copy_entries
 from maniflex.schema.read import (
     make_version_tables,
@@ -123,6 +124,7 @@ class UnscopedTarget:
     def __init__(self, server: Server, meta: ModelMeta) -> None:
         self._records: Records[Any] = server.db(meta.cls)
         self._meta = meta
+        self._texts = BodyTexts(meta)
         self._runtime = server._seal().runtime
 
     async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
@@ -133,7 +135,8 @@ class UnscopedTarget:
     async def create(self, values: Mapping[str, Any]) -> Reply:
         """Store a new record."""
         try:
-            record = await self._records.create(self._meta.validator.create(values))
+            body = self._body(values, Operation.CREATE)
+            record = await self._records.create(self._meta.validator.create(body))
         except RequestError as error:
             return _refusal(error)
         return Reply(status=201, record=self._plain(record))
@@ -141,10 +144,19 @@ class UnscopedTarget:
     async def update(self, record_id: str, values: Mapping[str, Any]) -> Reply:
         """Change a record."""
         try:
-            record = await self._records.update(record_id, self._meta.validator.patch(values))
+            body = self._body(values, Operation.UPDATE)
+            record = await self._records.update(record_id, self._meta.validator.patch(body))
         except RequestError as error:
             return _refusal(error)
         return Reply(status=200, record=self._plain(record))
+
+    def _body(self, values: Mapping[str, Any], operation: Operation) -> Mapping[str, Any]:
+        """The values by the names of their fields, translations among them."""
+        if not self._texts:
+            return values
+        body = dict(values)
+        self._texts.fold(body, operation, "")
+        return body
 
     def _plain(self, record: Model) -> Mapping[str, Any]:
         """A record as the API would show it."""
@@ -248,14 +260,11 @@ def export_unscoped(
     """All records that match, without their secrets; no limit and no rule binds it."""
     store = runtime.stores[meta.cls]
     pairs = [pair for pair in query if pair[0] != "format"]
-    listing = parse(urlencode(pairs).encode(), meta, store.models)
-    fields = tuple(f for f in (listing.select or meta.fields) if f.exported)
-    rows = store.stream(listing, fields, 2**31 - 2)
-    if kind is Format.CSV:
-        return write_csv(fields, rows)
-    if kind is Format.JSONL:
-        return write_jsonl(runtime.serializers[meta.cls].of(fields, fields), rows, runtime.encode)
-    return write_xlsx(fields, rows, runtime.clock.now())
+    own = OwnParameters(locales=store.listings.own.locales)
+    listing = parse(urlencode(pairs).encode(), meta, store.models, own=own)
+    columns = tuple(f for f in (listing.select or meta.fields) if f.exported)
+    rows = store.stream(listing, stored_fields(columns), 2**31 - 2)
+    return write_rows(runtime, meta, runtime.view_of(None, None), columns, rows, kind)
 
 
 # The copy of an application's data to another database: which tables there are, on both sides.

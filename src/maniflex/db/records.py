@@ -18,6 +18,7 @@ from maniflex.errors import DeclarationError, UnusableQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
+from maniflex.model.texts import has_edits
 from maniflex.query.query import ClientQuery, Include, Models, Query, Scope, fields_fixed_by, models_reached
 
 M = TypeVar("M", bound=Model)
@@ -112,7 +113,8 @@ class Records(Generic[M]):
         scope = await self._scope_to_write("update", valid)
         if scope:
             check(self._store.meta, scope, valid, only_present=True)
-        write = self._store.revise if validator.has_model_validators else self._store.update
+        is_apart = validator.has_model_validators or has_edits(valid)
+        write = self._store.revise if is_apart else self._store.update
         return self._record(await write(id, valid, scope=scope, tx=self._tx))
 
     def _values(self, id: str, record: Model) -> dict[str, Any]:

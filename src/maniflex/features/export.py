@@ -20,6 +20,7 @@ from typing import IO, Annotated, Any, Literal
 
 from pydantic import Field
 
+from maniflex._locales import NO_LOCALE, LocaleView
 from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
 from maniflex.features.tabular import (
@@ -195,7 +196,7 @@ class Export:
 
     def _make(self, ctx: Context, format: Format, hidden: Collection[str]) -> AsyncGenerator[bytes, None]:
         columns = tuple(f for f in self._columns(ctx) if stored_field(f).api not in hidden)
-        fields = tuple(dict.fromkeys(map(stored_field, columns)))
+        fields = stored_fields(columns)
         is_judged = bool(self._judge) and ctx._result is None and ctx.exports
         read_fields = self._model.fields if is_judged else fields
         rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
@@ -205,20 +206,9 @@ class Export:
             rows = change_rows(ctx, self._transforms, fields, rows)
         if ctx.exported_rows is not None:
             rows = self._count_rows(ctx, rows)
-        if format is Format.JSONL:
-            return write_jsonl(self._lines(ctx, fields, columns), rows, ctx.runtime.encode)
-        if self._has_texts:
-            columns = columns_of_texts(ctx.view, columns)
-            rows = rows_of_texts(ctx.view, fields, columns, rows)
-        if format is Format.CSV:
-            return write_csv(columns, rows)
-        return write_xlsx(columns, rows, self._clock.now())
-
-    def _lines(self, ctx: Context, fields: Sequence[FieldMeta], columns: Sequence[FieldMeta]) -> Serializer:
-        """How a row of these fields is one line of JSON."""
-        if not self._has_texts:
-            return self._serializer.of(fields, fields)
-        return Serializer(self._model, fields, columns, view=ctx.view, as_cells=True)
+        return write_rows(
+            ctx.runtime, self._model, ctx.view if self._has_texts else NO_LOCALE, columns, rows, format
+        )
 
     def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
         """The selected columns that middleware left in `ctx.export_columns`."""
@@ -276,6 +266,34 @@ class Export:
         if format_name not in self._formats:
             raise InvalidFormat(f"an export is written as {' or '.join(self._formats)}")
         return Format(format_name)
+
+
+def write_rows(
+    runtime: Runtime,
+    model: ModelMeta,
+    view: LocaleView,
+    columns: Sequence[FieldMeta],
+    rows: Batches,
+    format: Format,
+) -> AsyncGenerator[bytes, None]:
+    """A file with these columns; the rows have the stored fields that the columns show."""
+    fields = stored_fields(columns)
+    if format is Format.JSONL:
+        if not localized_fields(model):
+            return write_jsonl(runtime.serializers[model.cls].of(fields, columns), rows, runtime.encode)
+        serializer = Serializer(model, fields, columns, view=view, as_cells=True)
+        return write_jsonl(serializer, rows, runtime.encode)
+    if localized_fields(model):
+        columns = columns_of_texts(view, columns)
+        rows = rows_of_texts(view, fields, columns, rows)
+    if format is Format.CSV:
+        return write_csv(columns, rows)
+    return write_xlsx(columns, rows, runtime.clock.now())
+
+
+def stored_fields(columns: Sequence[FieldMeta]) -> tuple[FieldMeta, ...]:
+    """The fields that have to be read for these columns."""
+    return tuple(dict.fromkeys(map(stored_field, columns)))
 
 
 def _plain(value: Any) -> Any:

@@ -212,7 +212,7 @@ def companion_field(field: FieldMeta) -> FieldMeta:
     """All translations of a field, as a field that a client can select."""
     rules = field.extra[LOCALE]
     extra = MappingProxyType({COMPANION: field})
-    return replace(field, name=f"{field.name}.*", api=rules.companion, extra=extra)
+    return replace(field, name=f"{field.name}.all", api=rules.companion, extra=extra)
 
 
 def query_kind(field: FieldMeta) -> Kind:

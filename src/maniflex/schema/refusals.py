@@ -20,6 +20,7 @@ from sqlalchemy.schema import CreateIndex
 from maniflex.db.port import Executor
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import LOCALE, locale_rules
 from maniflex.schema.alterations import column_statements, drop_statements, place_of
 from maniflex.schema.differences import (
     Difference,
@@ -413,6 +414,11 @@ def _other_type(model: ModelSql, field: FieldMeta, column: Column) -> str | None
     if _is_tolerated(model, field, column):
         log.warning("%s", difference)
         return None
+    if locale_rules(field) is not None and column.type == "text":
+        return (
+            f"{name}.{field.name}: {difference}; `maniflex migrate make --allow-rewrite` writes the"
+            f" conversion, in which every text is the one in {field.extra[LOCALE].locale_of_bare_text('')}"
+        )
     return (
         f"{name}.{field.name}: {difference}; stored values would be read as what they are not. Give the field"
         f" its old type back, or convert the column in a migration, or {_beside(field, column)}"

@@ -12,6 +12,7 @@ from alembic.operations import ops
 
 from maniflex._tables import PartialTable
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.texts import LocaleRules, locale_rules
 from maniflex.schema.differences import Difference, EngineObject, What, engine_objects, index_renames
 from maniflex.schema.files import MigrationFile
 from maniflex.schema.operations import IndexByDatabase
@@ -396,7 +397,11 @@ def conversion_source(field: FieldMeta, column: Column, dialect: Dialect) -> Sou
 
     It names the column as the field does, because a rename comes before the conversion.
     """
-    text = _conversion(field.column, existing_kind(column, dialect), field.kind, dialect)
+    old_kind = existing_kind(column, dialect)
+    text = _conversion(field.column, old_kind, field.kind, dialect)
+    rules = locale_rules(field)
+    if rules is not None and old_kind is Kind.TEXT:
+        text = _as_translations(field.column, rules, dialect)
     if text is None:
         raise MigrationError(
             f"{column.name} is {column.type} in the database; no conversion to {field.kind} is certain; keep"
@@ -407,7 +412,11 @@ def conversion_source(field: FieldMeta, column: Column, dialect: Dialect) -> Sou
 
 def conversion_back_source(field: FieldMeta, column: Column, dialect: Dialect) -> SourceText | None:
     """The SQL of the way back; None where values would have to be guessed."""
-    return _conversion(field.column, field.kind, existing_kind(column, dialect), dialect)
+    old_kind = existing_kind(column, dialect)
+    rules = locale_rules(field)
+    if rules is not None and old_kind is Kind.TEXT:
+        return _as_shown_text(field.column, rules, dialect)
+    return _conversion(field.column, field.kind, old_kind, dialect)
 
 
 def _conversion(column: str, old: Kind | None, new: Kind | None, dialect: Dialect) -> SourceText | None:
@@ -420,9 +429,37 @@ def _conversion(column: str, old: Kind | None, new: Kind | None, dialect: Dialec
         sqlite, postgres = f"{name} <> 0", f"{name} <> 0"
     else:
         return None
-    return call_source(
-        "by_database", [keyword_source("sqlite", sqlite), keyword_source("postgresql", postgres)], 2
+    return _for_both(sqlite, postgres)
+
+
+# A text that becomes one in several languages: it is the one in the usual language, and an empty one is none.
+# On the way back it is the text that is shown to who asks for no language.
+
+
+def _as_translations(column: str, rules: LocaleRules, dialect: Dialect) -> SourceText:
+    name, locale = quote(column, dialect), rules.locale_of_bare_text("")
+    whole = f"""'{{"{locale}":' || CAST(to_json({name}) AS text) || '}}'"""
+    sqlite = f"json_object('{locale}', {name})"
+    return _for_both(
+        f"CASE WHEN {name} = '' THEN '{{}}' WHEN {name} IS NOT NULL THEN {sqlite} END",
+        f"CAST(CASE WHEN {name} = '' THEN '{{}}' WHEN {name} IS NOT NULL THEN {whole} END AS json)",
     )
+
+
+def _as_shown_text(column: str, rules: LocaleRules, dialect: Dialect) -> SourceText:
+    name, codes = quote(column, dialect), rules.chain("")
+    in_sqlite = [f"NULLIF(json_extract({name}, '$.\"{code}\"'), '')" for code in codes]
+    in_postgres = [f"NULLIF({name} ->> '{code}', '')" for code in codes]
+    in_sqlite.append(f"(SELECT value FROM json_each({name}) WHERE value <> '' ORDER BY key LIMIT 1)")
+    first = """jsonb_path_query_first(CAST({} AS jsonb), '$.* ? (@ <> "")') #>> '{{}}'"""
+    in_postgres.append(first.format(name))
+    start = f"CASE WHEN {name} IS NOT NULL THEN COALESCE("
+    return _for_both(*(f"{start}{', '.join(texts)}, '') END" for texts in (in_sqlite, in_postgres)))
+
+
+def _for_both(sqlite: str, postgres: str) -> SourceText:
+    parts = [keyword_source("sqlite", sqlite), keyword_source("postgresql", postgres)]
+    return call_source("by_database", parts, 2)
 
 
 # Indexes as the migration files made them: their names on both databases, and how to make them again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -18,6 +18,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import ManiflexError
 from maniflex.features.tabular import harmless
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.texts import TEXT, TextOf, companion_field, locale_rules, text_field
 
 _YES = frozenset(("true", "yes", "1", "on"))
 _NO = frozenset(("false", "no", "0", "off"))
@@ -209,10 +210,10 @@ class ColumnMap:
 
 
 def importable_fields(meta: ModelMeta) -> list[FieldMeta]:
-    """The fields that a file may fill."""
+    """The fields that a file may fill; of a text in several languages also its translations."""
     marker = meta.soft_delete
     skipped_names = {"id", "created_at", "updated_at", *([marker.field] if marker else [])}
-    return [
+    fields = [
         field
         for field in meta.fields
         if field.name not in skipped_names
@@ -220,6 +221,25 @@ def importable_fields(meta: ModelMeta) -> list[FieldMeta]:
         and not field.hidden
         and "file" not in field.extra
     ]
+    return [*fields, *(part for field in fields for part in _translations_of(field))]
+
+
+def _translations_of(field: FieldMeta) -> Iterator[FieldMeta]:
+    """What the columns of a file for translators are: `name.de`, and in jsonl `name_i18n`."""
+    rules = locale_rules(field)
+    if rules is not None:
+        yield companion_field(field)
+        yield from (text_field(field, code, exact=True) for code in rules.locales)
+
+
+def value_in_record(field: FieldMeta, record: Mapping[str, Any]) -> tuple[bool, Any]:
+    """Whether a record as an answer shows it tells the value of a field, and which it is."""
+    text: TextOf | None = field.extra.get(TEXT)
+    if text is None:
+        return field.api in record, record.get(field.api)
+    rules = locale_rules(text.field)
+    texts = record.get(rules.companion if rules is not None else "")
+    return isinstance(texts, Mapping), texts.get(text.codes[0]) if isinstance(texts, Mapping) else None
 
 
 def key_fields(meta: ModelMeta) -> list[FieldMeta]:

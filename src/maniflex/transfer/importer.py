@@ -15,9 +15,17 @@ from zoneinfo import ZoneInfo
 
 from maniflex.errors import InvalidQuery, ManiflexError
 from maniflex.model.meta import FieldMeta
+from maniflex.model.texts import TEXT
 from maniflex.query.values import convert_value
 from maniflex.transfer.batches import RowOutcome, RowResult, store_batch, try_batch
-from maniflex.transfer.cells import CellProblem, ColumnMap, is_same, read_cell, read_native
+from maniflex.transfer.cells import (
+    CellProblem,
+    ColumnMap,
+    is_same,
+    read_cell,
+    read_native,
+    value_in_record,
+)
 from maniflex.transfer.source import FileFormat, SourceRow
 
 MOST_REMEMBERED = 500_000  # values of unique fields that a check compares within the file
@@ -157,12 +165,16 @@ class Importer:
         changes = {}
         for known_field in self._columns.fields.values():
             name = known_field.api
-            if name not in values or name not in record or name == "id":
+            is_told, own_value = value_in_record(known_field, record)
+            is_translation = TEXT in known_field.extra  # which not every answer shows
+            if name not in values or name == "id" or not (is_told or is_translation):
                 continue
             value = values[name]
+            if not is_told and value is None:
+                continue
             if value is None and not known_field.nullable and not self._is_native:
                 continue  # an empty cell says nothing about a field that is never empty
-            if not is_same(known_field, record[name], value):
+            if not (is_told and is_same(known_field, own_value, value)):
                 changes[name] = value
         record_id = str(record.get("id", ""))
         if not changes:

@@ -30,6 +30,7 @@ from maniflex.admin.transfers.store import (
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT
+from maniflex.model.texts import stored_field
 from maniflex.pipeline.operation import Operation
 from maniflex.transfer.batches import BATCH, RowOutcome, RowResult
 from maniflex.transfer.cells import importable_fields, key_fields, make_map
@@ -261,7 +262,8 @@ def make_importer(settings: Mapping[str, Any], site: ModelSite, *, is_check: boo
 def panel_fields(site: ModelSite) -> list[Any]:
     """The fields that a file may fill in the panel."""
     readonly_names = set(site.admin.readonly)
-    return [f for f in importable_fields(site.meta) if not {f.name, f.api} & readonly_names]
+    fields = [(field, stored_field(field)) for field in importable_fields(site.meta)]
+    return [field for field, own in fields if not {own.name, own.api} & readonly_names]
 
 
 def panel_keys(site: ModelSite) -> list[Any]:
