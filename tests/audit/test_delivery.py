@@ -17,8 +17,11 @@ import pytest
 from maniflex import DeclarationError, Model, Operation, Server
 from maniflex.audit import AuditRecord, LogSink, TableSink
 from maniflex.middleware import db
+from maniflex.sql.statement import by_dialect
 from maniflex.testing import client
 from tests.audit.world import KeepingSink, Order, Shop, new_server, received, serving, write_and_roll_back
+from tests.kit.internals import adapter_of
+from tests.kit.statements import calls_of
 
 
 def audited(sink: Any, **options: Any) -> Server:
@@ -120,6 +123,44 @@ async def test_the_table_has_the_record_when_the_write_is_committed(database_url
         await world.server.db(Shop).delete(shop.id)
         deleted = await world.server.db("AuditLogRow").list({"operation": "delete", "source": "cascade"})
         assert len({one.resource_id for one in deleted}) == 120
+
+
+async def test_a_write_and_its_row_of_the_table_are_one_call_of_the_database(database_url: str) -> None:
+    async with serving(audited(None, changes=True), database_url) as world:
+        dialect = adapter_of(world.server).dialect
+        with calls_of(world.server) as calls:
+            order = await world.order(number=1, price="2.50", tags={"a": 1})
+            changes = {"number": 2, "price": "3.10", "tags": {"b": [1.0, None]}}
+            assert (await world.http.patch(f"/audit_orders/{order}", json=changes)).status_code == 200
+            assert (await world.http.delete(f"/audit_orders/{order}")).status_code == 204
+        on_postgres = ["write", "fetch_one", "write", "fetch_one", "write"]
+        assert calls == by_dialect(dialect, sqlite=["batch"] * 3, postgres=on_postgres)
+        rows = {row.operation: row for row in await world.server.db("AuditLogRow").list()}
+        assert rows.keys() == {"create", "update", "delete"}
+        assert rows["update"].changes["price"] == {"from": "2.50", "to": "3.10"}
+        assert rows["update"].changes["tags"] == {"from": {"a": 1}, "to": {"b": [1.0, None]}}
+
+
+async def test_a_row_that_the_database_changes_is_recorded_as_it_is_stored(postgres_url: str) -> None:
+    """By a trigger of the application's own, which touches a field that no request has sent."""
+    async with serving(audited(None, changes=True), postgres_url) as world:
+        await world.server.raw_exec(
+            "CREATE FUNCTION double() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN NEW.note := (NEW.number * 2)::text; RETURN NEW; END $$"
+        )
+        await world.server.raw_exec(
+            "CREATE TRIGGER double BEFORE INSERT OR UPDATE ON audit_orders"
+            " FOR EACH ROW EXECUTE FUNCTION double()"
+        )
+        for _ in range(2):  # the second time it is known
+            order = await world.order(number=1)
+            await world.http.patch(f"/audit_orders/{order}", json={"number": 2})
+            rows = await world.server.db("AuditLogRow").list({"resource_id": order})
+            assert {row.operation: row.result["remark"] for row in rows} == {"create": "2", "update": "4"}
+            assert {row.operation: row.changes["remark"]["to"] for row in rows} == {
+                "create": "2",
+                "update": "4",
+            }
 
 
 async def test_the_tables_only_grow(database_url: str) -> None:

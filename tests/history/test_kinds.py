@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -15,8 +16,11 @@ import pytest
 from pydantic import JsonValue
 
 from maniflex import Model, Server
+from maniflex.sql.statement import by_dialect
 from maniflex.testing import FakeClock, client
 from tests.history.test_as_of import text
+from tests.kit.internals import adapter_of
+from tests.kit.statements import calls_of
 
 
 class Colour(StrEnum):
@@ -111,3 +115,35 @@ async def test_a_create_has_every_kind_as_the_answer_has_it(shelf: Shelf) -> Non
         told = {n: change["new"] for n, change in version.diff.items()}  # type: ignore[index,call-overload]
         assert told == {n: v for n, v in shown.items() if n in told}
         assert set(state) <= set(told)
+
+
+async def test_a_write_of_any_kind_and_its_version_are_one_call_of_the_database(shelf: Shelf) -> None:
+    """On PostgreSQL an update reads the row first."""
+    on_postgres = ["write", "fetch_one", "write"]
+    once = by_dialect(adapter_of(shelf.server).dialect, sqlite=["batch"] * 2, postgres=on_postgres)
+    for before, after in itertools.pairwise(STATES):
+        with calls_of(shelf.server) as calls:
+            record = await shelf.server.db(Thing).create(before)
+            await shelf.server.db(Thing).update(record.id, after)
+        assert calls == once, (before, after)
+
+
+async def test_a_row_that_the_database_changes_has_its_version_as_it_is_stored(postgres_url: str) -> None:
+    """By a trigger of the application's own, which touches a field that no request has sent."""
+    server = Server(path_prefix="")
+    server.register(Thing)
+    async with client(server, database=postgres_url) as http:
+        await server.raw_exec(
+            "CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN NEW.words := 'number ' || NEW.number; RETURN NEW; END $$"
+        )
+        await server.raw_exec(
+            "CREATE TRIGGER shout BEFORE INSERT OR UPDATE ON hist_things"
+            " FOR EACH ROW EXECUTE FUNCTION shout()"
+        )
+        for _ in range(2):  # the second time it is known
+            record = (await http.post("/hist_things", json={"number": 1})).json()["data"]
+            await http.patch(f"/hist_things/{record['id']}", json={"number": 2})
+            versions: Any = await server.history(Thing).of(record["id"])
+            assert [version.snapshot["words"] for version in versions] == ["number 2", "number 1"]
+            assert versions[0].diff["words"] == {"old": "number 1", "new": "number 2"}

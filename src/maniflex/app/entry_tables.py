@@ -117,7 +117,9 @@ class EntryTables:
             listened_metas = (*roots, *(reached if entry.hears_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 is_told = entry.hears_backends or metas[name].options.backend is None
-                listener = _EntryListener(entry, environment.adapter) if entry.keeps.stores else entry
+                listener = entry.listener(stores[name])
+                if entry.keeps.stores:
+                    listener = _EntryListener(entry, environment.adapter)
                 if is_told and listener not in stores[name].seam.listeners:
                     stores[name].seam.listen(listener)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
-from maniflex._caller import Source, caller
+from maniflex._caller import Caller, Source, caller
 from maniflex._clock import Clock
 from maniflex._ids import new_id
 from maniflex._names import did_you_mean
@@ -26,10 +26,11 @@ from maniflex.audit.records import (
     ReadAuditRecord,
     RecordCourier,
 )
-from maniflex.audit.tables import TABLES, AuditRow, TableSink
+from maniflex.audit.tables import AT_ONCE, TABLES, AuditRow, TableSink
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Differences, Redaction
-from maniflex.db.write_seam import Change, ChangeKind
+from maniflex.db.store import Store
+from maniflex.db.write_seam import Change, ChangeKind, ChangeListener, FollowUp, Statements
 from maniflex.errors import Unavailable
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context, Page
@@ -48,6 +49,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import ACTION, Middleware, Next
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.query import find_field
+from maniflex.sql.statement import Dialect
 
 
 class AuditEntry(Entry):
@@ -409,13 +411,18 @@ class AuditLog(ListeningEntry, AuditEntry):
             self._models[meta.name] = _AuditedModel(meta, self._exclude, kinds | known)
         return ()
 
+    def listener(self, store: Store) -> ChangeListener:
+        """Rows of a table follow from the write; another sink is told of it."""
+        in_table = type(self.sink) is TableSink and self.delivery is Delivery.TRANSACTION
+        return TrailRows(self, self.sink, store.adapter.dialect) if in_table else self
+
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
-        records = list(self._records(changes))
+        records = list(self.records(changes, caller()))
         if records:
             await self.courier.deliver(records, tx)
 
-    def _records(self, changes: Sequence[Change]) -> Iterator[AuditRecord]:
-        who = caller()
+    def records(self, changes: Sequence[Change], who: Caller) -> Iterator[AuditRecord]:
+        """What is told of these changes, made by this caller."""
         for change in changes:
             audited = self._models.get(change.meta.name)
             if audited is None or change.operation not in audited.kinds:
@@ -426,17 +433,34 @@ class AuditLog(ListeningEntry, AuditEntry):
             yield AuditRecord(
                 **self.common_values(),
                 model=change.meta.name,
-                operation=change.operation.value,
+                operation=str(change.operation),
                 resource_id=change.id or "",
                 actor=None if change.source in _BY_NOBODY else who.actor_id,
                 tenant_id=who.tenant_id,
                 request_id=who.request_id,
                 trace_id=who.trace_id,
-                source=change.source.value,
+                source=str(change.source),
                 reason=who.reason,
                 result=result,
                 changes=fields,
             )
+
+
+@dataclass(frozen=True)
+class TrailRows(FollowUp):
+    """The records of an entry as rows of their table, in the database of the rows that they tell of."""
+
+    entry: AuditLog
+    sink: TableSink
+    dialect: Dialect
+
+    needs_exact_types = True
+
+    def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
+        """Add the records of these changes."""
+        records = list(self.entry.records(changes, who))
+        for start in range(0, len(records), AT_ONCE):
+            yield self.sink.statement(records[start : start + AT_ONCE], self.dialect)
 
 
 class _AuditedModel:

@@ -22,8 +22,8 @@ from maniflex.model.class_body import utc_now
 from maniflex.model.field import field
 from maniflex.model.meta import Index, ModelMeta
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect
-from maniflex.sql.write import insert_many
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.write import insert_behind, insert_many
 
 AT_ONCE = 50  # rows of one statement
 
@@ -128,13 +128,16 @@ class TableSink:
         for start in range(0, len(records), AT_ONCE):
             await self._add(records[start : start + AT_ONCE], tx)
 
+    def statement(self, records: Sequence[AnyRecord], dialect: Dialect) -> Sql:
+        """What adds new records of one kind to their table, in databases of this dialect."""
+        model = self._model(TABLES[type(records[0])], dialect)
+        if len(records) == 1:
+            return insert_behind(model, _row_of(records[0]))
+        return insert_many(model, [_row_of(record) for record in records])
+
     async def _add(self, records: Sequence[AnyRecord], run: Executor) -> None:
         model = self._model(TABLES[type(records[0])], run.dialect)
-        rows: list[dict[str, Any]] = []
-        for record in records:
-            row: dict[str, Any] = {**msgspec.to_builtins(record), "timestamp": record.timestamp}
-            rows.append({**row, "created_at": record.timestamp, "updated_at": record.timestamp})
-        await run.execute(insert_many(model, rows))
+        await run.write(insert_many(model, [_row_of(record) for record in records]))
 
     def _model(self, table: type[Model], dialect: Dialect) -> ModelSql:
         """The table in databases of this dialect: rows of other databases have theirs beside them."""
@@ -142,6 +145,11 @@ class TableSink:
         if key not in self._statements:
             self._statements[key] = ModelSql(self._metas[table], dialect, sa.MetaData())
         return self._statements[key]
+
+
+def _row_of(record: AnyRecord) -> dict[str, Any]:
+    moment = record.timestamp
+    return {**msgspec.to_builtins(record), "timestamp": moment, "created_at": moment, "updated_at": moment}
 
 
 def _mistakes(routes: Any, admin_role: Any) -> Iterator[str]:

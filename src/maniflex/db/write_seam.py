@@ -82,6 +82,7 @@ class FollowUp:
     """A listener that adds statements and does nothing else."""
 
     needs_rows = True
+    needs_exact_types = False  # of PostgreSQL: no value may be another one in Python than it was sent as
     most_statements = 1  # behind a write of one row
 
     def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
@@ -129,6 +130,7 @@ class WriteSeam:
         self._in_batch = by_dialect(store.adapter.dialect, sqlite=True, postgres=False)
         self._follow_ups: tuple[FollowUp, ...] = ()
         self._adds_statements = True  # and all listeners do nothing else
+        self._needs_exact_types = False
         self._forecast = RowForecast(store.meta.fields)
         self._is_foreseen = True  # new rows were stored as they were sent so far; of PostgreSQL
 
@@ -138,6 +140,7 @@ class WriteSeam:
         self.needs_rows = self.needs_rows or listener.needs_rows
         self._follow_ups = tuple(one for one in self.listeners if isinstance(one, FollowUp))
         self._adds_statements = len(self._follow_ups) == len(self.listeners)
+        self._needs_exact_types = any(one.needs_exact_types for one in self._follow_ups)
 
     # -- writes of one row; they give it back, None where the statement touched nothing
 
@@ -154,10 +157,11 @@ class WriteSeam:
             if self._in_batch:
                 one = _OneBatch(store, ChangeKind.CREATE, record_id, self._follow_ups, guard)
                 return await one.run(insert)
-            is_tried = guard is None or (self._is_foreseen and self._forecast.is_certain(values))
+            is_tried = self._can_foresee(values, exactly=guard is not None)
             if is_tried:
                 after = self._forecast.row(values)
-                sql = self._as_one_statement(ChangeKind.CREATE, record_id, insert, None, after, guard)
+                change = (ChangeKind.CREATE, record_id, None, after)
+                sql = self._as_one_statement(change, insert, guard)
                 rows = await self._write_as_foreseen(sql)
                 if rows is not None:
                     return self._first(rows)
@@ -167,7 +171,7 @@ class WriteSeam:
                 await self.tell(ChangeKind.CREATE, own_tx, record_id, after=row)
                 if guard is not None:
                     own_tx.guard_commit(guard(row))
-        if row is not None and is_tried and guard is not None:  # no refusal: it is stored as another row
+        if row is not None and is_tried:  # no refusal: it is stored as another row
             self._is_foreseen = False
         return row
 
@@ -182,17 +186,18 @@ class WriteSeam:
     ) -> Row | None:
         """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         store = self._store
+        before = after = None
         if held is None and self._writes_at_once(tx):
             if self._in_batch:
                 statement = write.update(store.sql, record_id, changes, scope, references)
                 one = _OneBatch(store, ChangeKind.UPDATE, record_id, self._follow_ups)
                 return await one.run(statement, select.one(store.sql, record_id, scope))
-            found = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
-            if found is not None:
-                statement = write.update(store.sql, record_id, changes, scope, references, found[-1])
-                before = found[:-1] if store.decode is None else store.decode(found[:-1])
+            version, before = await self._row_to_change(record_id, scope, changes)
+            if before is not None:
+                statement = write.update(store.sql, record_id, changes, scope, references, version)
                 after = self._forecast.changed_row(before, changes)
-                sql = self._as_one_statement(ChangeKind.UPDATE, record_id, statement, before, after)
+                change = (ChangeKind.UPDATE, record_id, before, after)
+                sql = self._as_one_statement(change, statement)
                 rows = await self._write_as_foreseen(sql)
                 if rows:
                     return self._first(rows)
@@ -203,7 +208,10 @@ class WriteSeam:
             row = self._first(rows)
             if row is not None:
                 await self.tell(ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
-            return row
+                if before is not None and held is not None:
+                    # Unless another has changed the row meanwhile, the database made it another one.
+                    self._is_foreseen &= list(before) != list(held) or list(row) == after
+        return row
 
     async def delete_at_once(
         self, record_id: str, marks: Mapping[str, Any], scope: Scope, tx: Tx | None
@@ -221,14 +229,25 @@ class WriteSeam:
             first = select.one(store.sql, record_id, scope) if marks else None
             one = _OneBatch(store, ChangeKind.DELETE, record_id, self._follow_ups)
             return await one.run(statement, first) is not None
-        found = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
-        if found is None:
+        version, before = await self._row_to_change(record_id, scope, marks)
+        if before is None:
             return False
-        statement = write.delete(store.sql, record_id, marks, scope, found[-1], told=True)
-        before = found[:-1] if store.decode is None else store.decode(found[:-1])
+        statement = write.delete(store.sql, record_id, marks, scope, version, told=True)
         after = self._forecast.changed_row(before, marks) if marks else None
-        sql = self._as_one_statement(ChangeKind.DELETE, record_id, statement, before, after)
-        return bool(await self._write_as_foreseen(sql))
+        change = (ChangeKind.DELETE, record_id, before, after)
+        return bool(await self._write_as_foreseen(self._as_one_statement(change, statement)))
+
+    async def _row_to_change(
+        self, record_id: str, scope: Scope, changes: Mapping[str, Any]
+    ) -> tuple[Any, Row | None]:
+        """The version of a row and the row, where these changes of it can be foreseen; of PostgreSQL."""
+        store = self._store
+        if not self._can_foresee(changes):
+            return None, None
+        row = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
+        if row is None:
+            return None, None
+        return row[-1], row[:-1] if store.decode is None else store.decode(row[:-1])
 
     async def _delete_unseen(self, statements: Sequence[Sql]) -> bool:
         adapter = self._store.adapter
@@ -243,19 +262,20 @@ class WriteSeam:
         """Whether a write is a transaction of its own, to which statements are added and nothing else."""
         return self._adds_statements and tx is None and current_tx(self._store.adapter) is None
 
+    def _can_foresee(self, values: Mapping[str, Any], *, exactly: bool = False) -> bool:
+        """Whether it is known how PostgreSQL will store these values."""
+        if not self._is_foreseen:
+            return False
+        return not (exactly or self._needs_exact_types) or self._forecast.is_certain(values)
+
     def _as_one_statement(
-        self,
-        kind: ChangeKind,
-        record_id: str,
-        main: Sql,
-        before: Row | None,
-        after: Row | None,
-        guard: Guard | None = None,
+        self, change: tuple[ChangeKind, str, Row | None, Row | None], main: Sql, guard: Guard | None = None
     ) -> Sql:
         """The write and what follows from it, of which each gets by with its first statement: of PostgreSQL.
 
-        `after` is the row as it will be stored; with a guard, the statement makes sure of that.
+        The last part of the change is the row as it will be stored, which the statement makes sure of.
         """
+        kind, record_id, before, after = change
         statements: list[Sql] = []
         if self._follow_ups:
             who = caller()
@@ -266,7 +286,7 @@ class WriteSeam:
             statements.append(guard(after))
         if not statements:
             return main
-        return write.with_follow_ups(self._store.sql, main, statements, exact=guard is not None)
+        return write.with_follow_ups(self._store.sql, main, statements, exact=after is not None)
 
     async def _write_as_foreseen(self, sql: Sql) -> Sequence[Row] | None:
         """The rows of the write; None, with nothing written, where anything is not as it was foreseen."""

@@ -61,6 +61,8 @@ from maniflex.pipeline.rules.checks import Check, RowCheck
 from maniflex.query.query import find_field
 
 if TYPE_CHECKING:
+    from maniflex.db.store import Store
+    from maniflex.db.write_seam import ChangeListener
     from maniflex.pipeline.context import Context
     from maniflex.pipeline.registration import Next, Served, Step
     from maniflex.pipeline.rules.redactions import RedactionRule
@@ -280,6 +282,10 @@ class ListeningEntry(Entry):
     hears_reached: ClassVar[bool] = False  # it is told of writes to the models that these reach, too
     hears_backends: ClassVar[bool] = True  # False: it writes in the transaction of the rows
     needs_rows: bool = False  # it looks at the rows, and not only at which model they are of
+
+    def listener(self, store: Store) -> ChangeListener:
+        """What the write seam of this store tells of its writes: the entry, or a follow-up in its place."""
+        return self
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Rows were written, in this transaction, of a model that it listens to."""

@@ -168,7 +168,7 @@ class RowForecast:
     def is_certain(self, values: Mapping[str, Any]) -> bool:
         """Whether no value can come back as another one, unless a trigger makes it so."""
         for name, certain_type in self._types:
-            value = values[name]
+            value = values.get(name)
             if value is not None and type(value) is not certain_type:
                 return False
         return True

@@ -42,7 +42,7 @@ def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
 
 
 def insert_many(model: ModelSql, rows: Sequence[Mapping[str, Any]]) -> Sql:
-    """New rows from a value for every field of each; rows whose id is there already are left as they are."""
+    """New rows from a value for every field of each; gives back the ids of those that were not there."""
     statement = model.shapes.get(("insert_many", len(rows)), _insert_many, model, len(rows))
     arguments: dict[str, Any] = {}
     for place, row in enumerate(rows):
@@ -57,7 +57,19 @@ def _insert_many(model: ModelSql, count: int) -> Compiled:
     ]
     dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
     statement = dialect.insert(model.table).values(rows).on_conflict_do_nothing()
-    return compile_statement(statement, model.dialect)
+    return compile_statement(statement.returning(model.id), model.dialect)
+
+
+def insert_behind(model: ModelSql, row: Mapping[str, Any]) -> Sql:
+    """A new row that follows from the write of another; gives its id back."""
+    return model.shapes.get("insert_behind", _insert_behind, model).bind(encode_values(model, row))
+
+
+def _insert_behind(model: ModelSql) -> Compiled:
+    row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.stored]
+    source = sa.select(*row).select_from(sa.text(OF_WRITE))
+    statement = sa.insert(model.table).from_select([f.column for f in model.meta.stored], source)
+    return compile_statement(statement.returning(model.id), model.dialect)
 
 
 def insert_referring(
@@ -314,8 +326,8 @@ def with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], *, ex
     """All of them in one statement that gives back what the main one does.
 
     It fails, with a division by zero, unless the main one and each of the others change one row, and unless
-    an insert has stored its row as it was sent (`exact`). Follow-ups that select from `OF_WRITE` alone do
-    nothing where the main one changes no row, and then the statement just gives back none.
+    that row is as it was sent, and otherwise as it was before (`exact`). Follow-ups that select from
+    `OF_WRITE` alone do nothing where the main one changes no row, and then it just gives back none.
     """
     texts: tuple[str, ...] = (main.text,)
     params = main.params
@@ -340,15 +352,21 @@ def _with_follow_ups(model: ModelSql, main: Sql, follow_ups: Sequence[Sql], exac
     else:
         source = f"{counted} LEFT JOIN written ON true"
         conditions.append(f"written.{quote(model.id.name, model.dialect)} IS NOT NULL")
-    order = model.shapes.find(main.text).order if exact else ()
-    conditions += [_is_as_sent(model, f, order.index(f.name)) for f in (model.meta.fields if exact else ())]
+    if exact:
+        order = model.shapes.find(main.text).order
+        sent = {f.name: f"${order.index(f.name) + 1}" for f in model.meta.fields if f.name in order}
+        conditions += [_is_as_expected(model, f, sent.get(f.name)) for f in model.meta.fields]
+        if len(sent) < len(model.meta.fields):  # an update; what it finds here are the rows before it
+            table, key = quote(model.table.name, model.dialect), quote(model.id.name, model.dialect)
+            source += f" LEFT JOIN {table} AS before ON before.{key} = written.{key}"
     text = _WITH_FOLLOW_UPS.format(parts=", ".join(parts), source=source, met=" AND ".join(conditions))
-    return Compiled(text, order)
+    return Compiled(text, ())
 
 
-def _is_as_sent(model: ModelSql, field: FieldMeta, place: int) -> str:
-    cast = "::text" if field.kind in _COMPARED_AS_TEXT else ""
-    return f"written.{quote(field.column, model.dialect)}{cast} IS NOT DISTINCT FROM ${place + 1}{cast}"
+def _is_as_expected(model: ModelSql, field: FieldMeta, sent: str | None) -> str:
+    """That a field is as it was sent, or where it was not sent as it was before."""
+    cast, column = "::text" if field.kind in _COMPARED_AS_TEXT else "", quote(field.column, model.dialect)
+    return f"written.{column}{cast} IS NOT DISTINCT FROM {sent or f'before.{column}'}{cast}"
 
 
 _WITH_FOLLOW_UPS = """
