@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from maniflex import DeclarationError, Model, Server, WithDeletedAt, field
-from maniflex.encryption import MemoryKeyProvider, RotationReport
+from maniflex.encryption import MemoryKeyProvider, RotationReport, context_of
+from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import EnvKeyProvider, generate_key
 from maniflex.errors import EncryptionError
 from maniflex.middleware import idempotency
@@ -22,6 +23,7 @@ from tests.kit.http import created, data_of, error_of
 from tests.kit.patients import KEYS, a_clinic
 from tests.kit.processes import IMPORTS, MANIFLEX
 from tests.kit.schema import indexes, model
+from tests.kit.servers import started
 from tests.kit.stored_bytes import stored_bytes
 
 SECOND = bytes(range(64, 96))
@@ -83,6 +85,18 @@ async def test_every_value_is_written_under_the_new_key_and_stays_what_it_was(da
     async with client(a_clinic(Note, provider=new_keys(without_old=True)), database=database_url) as http:
         assert data_of(await http.get(f"/api/notes/{first['id']}")) == first
         error_of(await http.post("/api/notes", json={"name": "x", "code": "c-1"}), 409, "CONFLICT")
+
+
+async def test_an_old_key_is_needed_as_long_as_a_value_names_it(database_url: str) -> None:
+    async with started(database_url, Note, key_provider=new_keys()) as server:
+        await fill(server, 40)
+        [last] = await server.db(Note).list({"name": "n39"})
+        envelope = old_keys().seal("notes", b"old", context_of("notes.text", last.id))
+        await server.raw_exec("UPDATE notes SET text = ? WHERE id = ?", to_text(envelope), last.id)
+
+    with pytest.raises(DeclarationError, match=r"Note.text: values are stored under the key 'notes' still"):
+        async with client(a_clinic(Note, provider=new_keys(without_old=True)), database=database_url):
+            pass
 
 
 async def test_one_value_that_does_not_open_keeps_all_from_being_written(database_url: str) -> None:

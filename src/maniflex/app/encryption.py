@@ -13,9 +13,9 @@ from maniflex.config import Config
 from maniflex.db.current import reading
 from maniflex.db.port import Adapter
 from maniflex.db.records import Records
-from maniflex.db.rotation import KeyRotation
+from maniflex.db.rotation import KeyRotation, begins_with
 from maniflex.db.store import Store
-from maniflex.encryption.envelope import PREFIX, is_sealed
+from maniflex.encryption.envelope import PREFIX, VERSIONS, head_of, is_sealed
 from maniflex.encryption.keyring import Keyring
 from maniflex.encryption.local import MISSING, EnvKeyProvider
 from maniflex.encryption.port import KeyProvider
@@ -94,10 +94,27 @@ async def try_stored_values(stores: Iterable[Store]) -> None:
     problems = []
     for store in stores:
         for cipher in () if store.sql.cipher is None else store.sql.cipher.fields.values():
-            problem = await _try_field(store, cipher)
+            problem = await _find_old_key(store, cipher) or await _try_field(store, cipher)
             problems += [problem] if problem else []
     if problems:
         raise DeclarationError(*problems)
+
+
+async def _find_old_key(store: Store, cipher: FieldCipher) -> str | None:
+    """Why the declared key is needed still, where another one is written and the declared one is gone."""
+    keys, dialect = store.sql.keys, store.adapter.dialect
+    if keys.current_key(cipher.key_id) == cipher.key_id:
+        return None
+    problems = await keys.problems_of_exactly(cipher.key_id)
+    if not problems:
+        return None
+    column, table = quote(cipher.field.column, dialect), quote(store.meta.table, dialect)
+    names_it = " OR ".join(begins_with(column, head_of(cipher.key_id, version)) for version in VERSIONS)
+    text = f"SELECT 1 FROM {table} WHERE {names_it} LIMIT 1"
+    if await reading(store.adapter).fetch_one(Sql(text)) is None:
+        return None
+    name = f"{store.meta.name}.{cipher.field.name}"
+    return f"{name}: values are stored under the key {cipher.key_id!r} still: {problems[0]}"
 
 
 async def _try_field(store: Store, cipher: FieldCipher) -> str | None:
