@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,9 +10,10 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
@@ -19,6 +21,8 @@ from click.testing import CliRunner, Result
 
 from maniflex.cli import main
 from maniflex.cli.new import Project
+from tests.kit.postgres import PostgresPool, as_role, execute
+from tests.kit.private_postgres import private_postgres
 from tests.kit.processes import IMPORTS, MANIFLEX, ROOT, free_port, start_process
 from tests.kit.walkthrough import commands, type_all
 
@@ -164,6 +168,18 @@ def own_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture
+def owned_postgres_url(postgres_pool: PostgresPool) -> Iterator[str]:
+    """An empty PostgreSQL database of an ordinary role; the role of the tests is a superuser."""
+    database = postgres_pool.take()
+    url, role = postgres_pool.url(database), f"owner_of_{database}"
+    make = f"CREATE ROLE {role} LOGIN PASSWORD 'own'; ALTER DATABASE {database} OWNER TO {role};"
+    asyncio.run(execute(url, f"{make} ALTER SCHEMA public OWNER TO {role}"))
+    yield as_role(url, f"{role}:own")
+    asyncio.run(execute(url, f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP ROLE {role}"))
+    postgres_pool.give_back(database)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", EVERY_OPTION, ids=lambda options: options[0])
@@ -172,7 +188,7 @@ def test_every_project_stands_in_an_environment_of_its_own(
     options: tuple[str, ...],
     own_wheel: Path,
     mypy_cache: str,
-    new_postgres_url: Callable[[], str],
+    owned_postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Installed as its README says into an empty environment, all of its checks pass there."""
@@ -187,7 +203,7 @@ def test_every_project_stands_in_an_environment_of_its_own(
     }
     environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "MYPY_CACHE_DIR": mypy_cache}
     if "postgres" in options:
-        environment["DB_WRITE_URL"] = new_postgres_url()
+        environment["DB_WRITE_URL"] = owned_postgres_url
 
     def run(command: str) -> None:
         done = subprocess.run(
@@ -230,6 +246,27 @@ def test_a_container_gets_its_secret_its_schema_and_a_volume_it_may_write(
         lines = contents["Dockerfile"].splitlines()
         # A new volume takes its owner from the directory of the image that it is mounted on.
         assert "mkdir /data && chown app /app /data" in next(line for line in lines if "useradd" in line)
+
+
+def test_in_a_container_the_application_is_an_ordinary_role_that_owns_its_database(here: Path) -> None:
+    assert new("pg-shop", "--database", "postgres", "--docker").exit_code == 0
+    directory = here / "pg-shop"
+    services = yaml.safe_load((directory / "compose.yaml").read_text())["services"]
+    [script] = [mount.split(":")[0] for mount in services["database"]["volumes"] if ".sql:" in mount]
+    address = urlsplit(services["app"]["environment"]["DB_WRITE_URL"])
+    name, login = address.path.strip("/"), address.netloc.partition("@")[0]
+    assert services["database"]["environment"]["POSTGRES_DB"] == name
+    with private_postgres() as postgres:
+        asyncio.run(postgres.start())
+        asyncio.run(execute(postgres.url, f'CREATE DATABASE "{name}"'))
+        database = urlsplit(postgres.url)._replace(path=f"/{name}").geturl()
+        asyncio.run(execute(database, (directory / script).read_text()))
+        environment = _with_path({"DB_WRITE_URL": as_role(database, login)})
+        for command in (["migrate", "up", "app:server"], ["doctor", "app:server", "--strict"]):
+            done = subprocess.run(
+                [MANIFLEX, *command], cwd=directory, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("template", ["minimal", "app"])

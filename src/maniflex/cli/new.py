@@ -38,6 +38,7 @@ DOCKER = {
     ".dockerignore": "docker/dockerignore",
     "compose.yaml": "docker/compose.yaml",
 }
+DOCKER_POSTGRES = {"database.sql": "docker/database.sql"}
 # Path in the project → file of the template; "" is an empty file.
 MINIMAL = {"app.py": "minimal/app.py", "tests/test_app.py": "minimal/tests_test_app.py"}
 WIRED = {"config.py": "common/config.py", "tests/__init__.py": ""}
@@ -155,7 +156,11 @@ class Project:
     def files(self) -> dict[str, str]:
         """Path → content of every file."""
         layout = MINIMAL if self.template == "minimal" else LAYOUTS[self.template, self.domains]
-        places = {**COMMON, **layout, **(DOCKER if self.docker else {})}
+        places = {**COMMON, **layout}
+        if self.docker:
+            places |= DOCKER
+            if self.database == "postgres":
+                places |= DOCKER_POSTGRES
         environment, values = _environment(), self._values()
         return {
             path: environment.get_template(f"{source}.jinja").render(values) if source else ""
