@@ -265,6 +265,38 @@ async def test_a_blind_index_finds_equal_values_alone(database_url: str) -> None
         error_of(await http.get("/api/patients?sort=email"), 400, "INVALID_QUERY")
 
 
+class Ticket(Model):
+    name: str = field(default="", filterable=True)
+    code: str | None = field(default=None, encrypted=True, blind_index=True)
+    place: int = 0
+
+
+async def test_an_empty_text_is_compared_like_any_other_value(database_url: str) -> None:
+    async with client(a_clinic(Ticket), database=database_url) as http:
+        for place, code in enumerate(("a", "b", "", None)):
+            await created(http, "/api/tickets", code=code, place=place)
+
+        async def places(query: str) -> list[int]:
+            return [
+                ticket["place"] for ticket in data_of(await http.get(f"/api/tickets?filter=code:{query}"))
+            ]
+
+        assert await places("eq:a") == [0]
+        assert await places("eq:") == [2]
+        assert await places("in:a,") == [0, 2]
+        assert await places("in:a,b") == [0, 1]
+        assert await places("neq:a") == [1, 2]
+        assert await places("neq:") == [0, 1]
+        assert await places("not_in:a,b") == [2]
+        assert await places("is_null") == [3]
+
+
+async def test_a_field_is_not_compared_with_an_encrypted_one(database_url: str) -> None:
+    async with client(a_clinic(Ticket), database=database_url) as http:
+        refusal = error_of(await http.get("/api/tickets?filter=name:eq_field:code"), 400, "INVALID_QUERY")
+        assert "eq_field does not work on 'code'" in refusal["message"]
+
+
 async def test_without_a_blind_index_a_filter_is_that_of_an_unknown_field(database_url: str) -> None:
     server = a_clinic()
     async with client(server, database=database_url) as http:

@@ -110,6 +110,8 @@ class ConditionReader:
                 raise self.blame(InvalidQuery(f"{part}: {operator.op} does not work on translations"))
             if other is None or (self.limits is not None and "file" in other.extra):
                 raise self._unknown(value, part, self.hint(model, value, opens, self.hiding.closes))
+            if other.encrypted is not None:
+                raise self.blame(InvalidQuery(f"{part}: {operator.op} does not work on {value!r}"))
             if other.kind is not field.kind:
                 raise self.blame(InvalidQuery(f"{part}: {value!r} is not of the same kind"))
             return Compare(field, operator.op, other, path)

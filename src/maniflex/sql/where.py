@@ -15,6 +15,7 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
+from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed, leaves
 from maniflex.query.query import Scope as Scope
 from maniflex.sql.bindings import conditions_then
@@ -40,7 +41,13 @@ def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
 
 
 def _forced_shape(condition: Forced) -> tuple[Any, ...]:
-    return (condition.name, condition.op, condition.value is None, condition.model, condition.of_shown)
+    return (
+        condition.name,
+        condition.op,
+        _value_shape(condition.value),
+        condition.model,
+        condition.of_shown,
+    )
 
 
 def _narrowed_shape(condition: Narrowed) -> tuple[Any, ...]:
@@ -49,9 +56,14 @@ def _narrowed_shape(condition: Narrowed) -> tuple[Any, ...]:
 
 def _leaf(item: Compare) -> tuple[Any, ...]:
     value = item.value
-    what = value.name if isinstance(value, FieldMeta) else value is None
+    what = value.name if isinstance(value, FieldMeta) else _value_shape(value)
     along = (item.few, *[r.name for r in item.path]) if item.path else ()
     return (item.field.name, item.op, what, along)
+
+
+def _value_shape(value: Any) -> bool | None:
+    """What of a value decides the text: None for null, else whether an empty text is asked for."""
+    return None if value is None else value == "" or (type(value) is tuple and "" in value)
 
 
 def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequence[str]) -> dict[str, Any]:
@@ -236,11 +248,23 @@ def join(
 
 def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condition:
     if item.field.encrypted is not None:
-        is_by_value = item.value is not None
-        column = model.digest_column(item.field, table) if is_by_value else table.c[item.field.column]
-        return test(model.dialect, column, item, name)
+        return test(model.dialect, _encrypted_column(model, table, item), item, name)
     column = model.comparison_column(item.field, table)
     if isinstance(item.value, FieldMeta):
         other = model.comparison_column(item.value, table)
         return WRITERS[item.op].condition(model.dialect, column, other)  # type: ignore[no-any-return]  # SQLAlchemy's
     return test(model.dialect, column, item, name)
+
+
+def _encrypted_column(model: ModelSql, table: FromClause, item: Compare) -> Any:
+    """What a condition on an encrypted field looks at: its digest, and the column for whether it is null.
+
+    An empty text has no digest. Conditions that it can fulfil see one in its place, and use no index.
+    """
+    column = table.c[item.field.column]
+    if item.value is None:
+        return column
+    digest = model.digest_column(item.field, table)
+    if item.op in (Op.EQ, Op.IN) and not _value_shape(item.value):
+        return digest
+    return sa.func.coalesce(digest, sa.case((column.is_not(None), sa.literal_column("''"))))

@@ -99,8 +99,8 @@ class Lookup:
     async def refuse_duplicate(self, ctx: Context, values: Mapping[str, Any], own_id: str | None) -> None:
         """Raise what the unique constraint would raise, if another live record has the value."""
         value = values.get(self._field.name)
-        if value is None:
-            return
+        if value is None or (value == "" and self._field.encrypted is not None):
+            return  # neither has a digest, so neither is unique
         target = _literal_pattern(value) if self._op == "ilike" else value
         filters: list[tuple[str, str, Any]] = [(self._field.name, self._op, target)]
         filters += [(f.name, "eq", values.get(f.name)) for f in self._within]
