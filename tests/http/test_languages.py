@@ -230,6 +230,17 @@ async def test_translations_that_are_written_at_once_all_stay(database_url: str)
         assert data_of(await http.get(path))["name_i18n"] == {**FINANCE, **{c: c for c in codes}}
 
 
+async def test_single_translations_do_not_pass_the_most_there_may_be(database_url: str) -> None:
+    async with serving(database_url, Department, Person) as http:
+        texts = {f"aa-{n}": "a" for n in range(200)}
+        record = await department(http, name=texts)
+        path = f"{PATH}/{record['id']}"
+        assert offenders(await http.patch(path, json={"name.de": "b"})) == {"name": "locale"}
+        assert offenders(await http.patch(f"{path}?locale=de", json={"name": "b"})) == {"name": "locale"}
+        changed = data_of(await http.patch(path, json={"name.de": "b", "name.aa-0": None}))
+        assert len(changed["name_i18n"]) == 200
+
+
 async def test_missing_translations_are_refused_by_the_code_of_their_own(database_url: str) -> None:
     server = Server(locale=OPTIONS)
     server.register(Department, Person)

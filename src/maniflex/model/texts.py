@@ -16,7 +16,14 @@ from typing import Any
 import msgspec
 
 from maniflex._json import encode_json
-from maniflex._locales import DEFAULT_LOCALES, LocaleMode, LocaleOptions, LocaleView, locale_code
+from maniflex._locales import (
+    DEFAULT_LOCALES,
+    MOST_LOCALES,
+    LocaleMode,
+    LocaleOptions,
+    LocaleView,
+    locale_code,
+)
 from maniflex.errors import ValidationFailed
 from maniflex.model.field import LocaleEdit, LocaleString
 from maniflex.model.messages import detail
@@ -267,6 +274,8 @@ def merge_edits(model: ModelMeta, names: Sequence[str], row: Sequence[Any], chan
         changes[name] = texts
         if field.required and not field.nullable and not any(texts.values()):
             problems.append(detail(field.api, "required", "needs a text in one language at least"))
+        if len(texts) > MOST_LOCALES:
+            problems.append(detail(field.api, "locale", f"must have at most {MOST_LOCALES} translations"))
     if problems:
         raise ValidationFailed(details=problems, model=model.name)
 
