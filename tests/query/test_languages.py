@@ -134,6 +134,9 @@ async def test_a_dynamic_text_is_compared_once_a_language_is_named(database_url:
         assert len(await places(http, "filter=code.de:eq:x&sort=code.de")) == 1
 
 
+GROUPS = '{"select": [{"op": "count"}], "group_by": ["name"]}'
+
+
 async def test_aggregates_group_by_the_text_that_is_shown(database_url: str) -> None:
     spec = {"select": [{"op": "count"}, {"op": "count", "field": "name.de"}], "group_by": ["name"]}
     async with serving(database_url, Tag, Post, locale=OPTIONS) as http:
@@ -164,6 +167,16 @@ async def test_a_file_has_the_text_that_is_shown_or_a_column_for_each_language(d
         assert json.loads((await http.get(f"{PATH}/export?format=jsonl&select=name")).text) == {
             "name": "Finance"
         }
+
+
+@pytest.mark.parametrize("path", [f"/aggregate?aggregate={quote(GROUPS)}", "/export?format=jsonl", ""])
+async def test_every_answer_with_texts_says_its_language(sqlite_url: str, path: str) -> None:
+    options = LocaleOptions(supported=("en", "de"), from_header=True)
+    async with serving(sqlite_url, Tag, Post, locale=options) as http:
+        await fill(http)
+        answer = await http.get(f"{PATH}{path}", headers={"accept-language": "de"})
+        assert (answer.status_code, answer.headers["content-language"]) == (200, "de"), answer.text
+        assert "Accept-Language" in answer.headers["vary"]
 
 
 async def test_the_past_and_histories_have_all_translations(database_url: str) -> None:

@@ -22,6 +22,7 @@ from maniflex.model.texts import query_kind, stored_field
 from maniflex.pipeline.body import read_body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.languages import mark_shown_language
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
@@ -143,6 +144,8 @@ class _Aggregate:
             aggregation = ctx.aggregation
             meta = None if aggregation is None else {"limit": aggregation.limit, "has_more": ctx.more}
             response = Response(200, ctx._result, meta=meta)
+            if self._store.listings.own.locales is not None:
+                mark_shown_language(ctx, response)
             if ctx.budget is not None:
                 write = partial(response.encode, ctx.runtime.encode)
                 response.body = await ctx.runtime.offload.run(ctx.budget.used, write)

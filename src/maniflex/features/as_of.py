@@ -22,8 +22,9 @@ from maniflex.model.meta import ModelMeta
 from maniflex.model.texts import TEXT, localized_fields
 from maniflex.pipeline.chain import Default, Handler
 from maniflex.pipeline.context import Context, Page
+from maniflex.pipeline.languages import mark_shown_language
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.response import Response, mark_language, no_answer_error
+from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
@@ -226,9 +227,9 @@ class PastSteps:
         if not self._has_texts:
             ctx.response = Response(200, data, meta=meta)
             return
-        serializer, options = self._serializer.in_view(ctx.view), ctx.runtime.config.locale
+        serializer = self._serializer.in_view(ctx.view)
         ctx.response = Response(200, data, meta={**meta, **serializer.direction})
-        mark_language(ctx.response, ctx.locale or options.default, by_header=options.from_header)
+        mark_shown_language(ctx, ctx.response)
 
     def _client_query_and_scope(self, ctx: Context) -> tuple[Query, Scope]:
         """The client's query, and what binds the request: it must hold of the record then and now."""

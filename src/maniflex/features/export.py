@@ -37,6 +37,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.model.texts import localized_fields, stored_field
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context, Page
+from maniflex.pipeline.languages import mark_shown_language
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
@@ -184,6 +185,8 @@ class Export:
             headers={"content-disposition": f'attachment; filename="{name}"'},
             stream=self._file(ctx, format, hidden),
         )
+        if self._has_texts:
+            mark_shown_language(ctx, ctx.response)
 
     # -- the file, while it is sent ----------------------------------------------------------
 

@@ -16,6 +16,7 @@ from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.model.texts import LocaleRules, localized_fields
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response, mark_language
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 def read_language(ctx: Context) -> None:
     """Refuse what is no code of a language before anything is done for the request."""
     _ = ctx.view
+
+
+def mark_shown_language(ctx: Context, response: Response) -> None:
+    """Say in the headers which language the texts of an answer are in."""
+    options = ctx.runtime.config.locale
+    mark_language(response, ctx.locale or options.default, by_header=options.from_header)
 
 
 class BodyTexts:
