@@ -17,6 +17,7 @@ LAYERS = (
     "doctor transfer",
     "migrations",
     "http openapi features middleware",
+    "erasure",
     "files audit",
     "background",
     "pipeline events",

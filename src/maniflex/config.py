@@ -316,6 +316,8 @@ class Config(_WithOrigins):
     sweep_interval: timedelta = setting(timedelta(minutes=1), is_some_time)
     sweep_batch_size: int = setting(500, at_least_one)
     retention_interval: timedelta = setting(timedelta(hours=1), is_some_time)  # of `retention=` of models
+    # Keys at the top of payloads of runs, messages and schedules that name the person they are about.
+    subject_fields: tuple[str, ...] = ()
     # Of files: an address or a Storage; None: there is none.
     storage: Any = setting(None, variable="FILE_STORAGE", read=str, is_secret=True)
     files_routes: bool = True  # POST, GET and DELETE of single files, where there is a storage
@@ -555,6 +557,7 @@ class Settings(TypedDict, total=False):
     sweep_interval: Duration
     sweep_batch_size: int
     retention_interval: Duration
+    subject_fields: tuple[str, ...]
     storage: Any
     files_routes: bool
     files_path: str

@@ -331,6 +331,23 @@ def test_a_process_can_leave_the_work_to_others(
 # -- scheduler and sweep
 
 ENDED = "2020-01-01T00:00:00Z"
+PEOPLE = """
+from maniflex import Model, Server, field
+
+class Person(Model, table="people", subject="id", retention_hold="held"):
+    email: str | None = field(default=None, personal=True)
+    held: bool = False
+
+server = Server()
+server.register(Person)
+
+@server.on_start
+async def fill():
+    if await server.db(Person).count() == 0:
+        for id, held in (("p1", False), ("p2", True), ("p3", False)):
+            await server.db(Person).create(id=id, email=f"{id}@example.org", held=held)
+"""
+
 KEPT = """
 from datetime import UTC, datetime, timedelta
 from maniflex import Model, Retention, Server
@@ -408,6 +425,26 @@ def test_a_sweep_removes_what_is_kept_no_longer(here: Path, sqlite_url: str) -> 
     ]
     assert none.stdout.splitlines() == ["0 deleted, 0 updated, 0 skipped, 0 failed"]
     assert (wrong.returncode, "none of scheduled, files, retention" in wrong.stderr) == (2, True)
+
+
+def test_a_person_is_erased_and_erased_again_after_a_restore(here: Path, sqlite_url: str) -> None:
+    (here / "people.py").write_text(PEOPLE)
+
+    def erase(*words: str) -> tuple[int, list[str]]:
+        done = run_command("erase", *words, cwd=here, DB_WRITE_URL=sqlite_url)
+        return done.returncode, [*done.stdout.splitlines(), *done.stderr.splitlines()]
+
+    dry_code, dry = erase("people:server", "p1", "--dry-run")
+    assert (dry_code, dry[0], dry[-1]) == (0, "people: 1", "1 rows would be erased of p1")
+    code, lines = erase("people:server", "p1", "--reason", "asked")
+    assert (code, lines[0], lines[-1]) == (0, "people: 1", "1 rows were erased of p1")
+    held_code, held = erase("people:server", "p2")
+    assert (held_code, held[0]) == (1, "held, erased when the hold ends: Person p2")
+    assert erase("log", "people:server", "log.jsonl") == (0, ["2 erasures in log.jsonl"])
+    assert erase("people:server", "--replay", "log.jsonl") == (0, ["0 of 2 erasures were repeated"])
+    (here / "log.jsonl").write_text('{"id": "0", "subject": "p3", "user_id": null, "finished_at": ""}')
+    assert erase("people:server", "--replay", "log.jsonl")[1][0] == "p3: 1 rows were erased"
+    assert erase("people:server")[0] == 2
 
 
 def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: str) -> None:

@@ -207,7 +207,7 @@ async def test_histories_and_trails_are_pruned_to_their_end(database_url: str) -
 
     server.register(Page)
     server.pipeline.db.register(db.audit_log())
-    async with client(server) as http:
+    async with client(server, database=None) as http:
         page = await server.db(Page).create(text="0")
         for number in range(1, 4):
             await server.db(Page).update(page.id, text=str(number))

@@ -99,6 +99,7 @@ READ: dict[str, tuple[str, Any]] = {
     "OUTBOX_RETENTION": ("0", timedelta(0)),
     "SWEEP_INTERVAL": ("10s", timedelta(seconds=10)),
     "SWEEP_BATCH_SIZE": ("50", 50),
+    "SUBJECT_FIELDS": ("customer_id, user_id", ("customer_id", "user_id")),
     "RETENTION_INTERVAL": ("30m", timedelta(minutes=30)),
     "FILE_STORAGE": ("file:uploads", "file:uploads"),
     "FILES_ROUTES": ("no", False),

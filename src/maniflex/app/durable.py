@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from maniflex._service import Service
@@ -35,6 +36,7 @@ from maniflex.background_api.schedules import (
     schedulable_problems,
 )
 from maniflex.config import Config
+from maniflex.erasure.api import ERASURE_RUN, Erasures
 from maniflex.features.actions import Action
 from maniflex.files.api import Files
 from maniflex.model.base import Model
@@ -61,7 +63,10 @@ class Durable:
         self.processes = Processes(self.work, self.outbox, self.schedules)
         self.files = Files()
         self.entry_tables = EntryTables()
-        self.retention = RetentionSweeps(self.entry_tables.prune)
+        self.erasure = Erasures(self.outbox, self.files)
+        self.erasure.revokers = self.entry_tables.revokers
+        self.erasure.forget_answers = self.entry_tables.forget_answers
+        self.retention = RetentionSweeps(self._prune)
         self.audit = AuditTrail(self.outbox)
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
         self.part_routes: tuple[PartRoutes, ...] = (
@@ -74,10 +79,17 @@ class Durable:
         self.keeper: ClockKeeper | None = None
         self.repairer: Repairer | None = None
         self._action_problems: list[str] = []
+        self._erases_by_runs = False
 
     def _all(self) -> Iterator[Part]:
         yield from (self.work, self.outbox, self.schedules, self.scheduled, self.retention, self.jobs)
-        yield from (self.processes, self.files, self.entry_tables)
+        yield from (self.processes, self.files, self.erasure, self.entry_tables)
+
+    async def _prune(self, until: Callable[[], bool]) -> Mapping[str, int]:
+        """What a sweep of retention does beside records: ended holds, old versions and records of trails."""
+        counts = Counter(await self.erasure.tidy(until))
+        counts.update(await self.entry_tables.prune(until))
+        return counts
 
     def note_declarations(
         self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline, config: Config
@@ -88,6 +100,10 @@ class Durable:
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self.schedules.know_scopes(self._scope_needs())
         self._action_problems = schedulable_problems(actions)
+        self.erasure.declare(registry, config)
+        if self.erasure.is_used and self.work.is_used and not self._erases_by_runs:
+            self._erases_by_runs = True
+            self.work.add_internal(ERASURE_RUN, self.erasure.run_erasure)
 
     def _scope_needs(self) -> ScopeNeeds:
         """What the scope rules of the models, which bind scoped handlers, must know of a caller."""
@@ -223,6 +239,11 @@ class WithDurableWork:
     def retention(self) -> RetentionSweeps:
         """Removes the records that their models keep no longer."""
         return self._durable.retention
+
+    @property
+    def erasure(self) -> Erasures:
+        """Erases what is kept of a person."""
+        return self._durable.erasure
 
     @property
     def files(self) -> Files:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -127,6 +129,17 @@ class EntryTables:
         """The sweepers, where there is anything to sweep."""
         return [service for service in (self._sweeper, self._pruner) if service is not None]
 
+    def revokers(self) -> Sequence[Callable[[str, datetime], Awaitable[None]]]:
+        """What refuses the access tokens that a person was given until now."""
+        return [partial(_revoke_user, store) for store in self._stores() if hasattr(store, "revoke_user")]
+
+    def forget_answers(self) -> None:
+        """Forget the answers that this process keeps for repetitions, and its caches."""
+        for keeper in (*(entry for entry, _ in self._uses), *self._stores()):
+            forget = getattr(keeper, "forget_answers", None)
+            if forget is not None:
+                forget()
+
     async def prune(self, until: Callable[[], bool]) -> dict[str, int]:
         """Remove all versions and records of audit trails that are too old; what went, by model."""
         counts = {} if self._pruner is None else await self._pruner.prune_all(until)
@@ -159,6 +172,13 @@ class EntryTables:
                     _, tables = databases.setdefault(id(store.adapter), (store.adapter, {}))
                     tables.update(dict.fromkeys(entry.keeps.tables))
         return [(adapter, list(tables)) for adapter, tables in databases.values()]
+
+
+_LONGEST_TOKEN = timedelta(days=366)  # of access tokens, which expire long before
+
+
+async def _revoke_user(store: Any, user_id: str, now: datetime) -> None:
+    await store.revoke_user(user_id, now, now + _LONGEST_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
 from maniflex.db.rotation import KeyRotation
 from maniflex.doctor.subject import GuardedRoute
+from maniflex.erasure.plan import problems_of
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
@@ -203,6 +204,13 @@ class Histories(Feature):
 
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         return with_as_of(draft.routes, usual)
+
+
+class PersonalData(Feature):
+    """`subject=`, `field(personal=True)`: whose data records are."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        return problems_of(draft.models)
 
 
 class Actions(Feature):
@@ -435,6 +443,7 @@ FEATURES: tuple[Feature, ...] = (
     Aggregates(),
     Exports(),
     Histories(),
+    PersonalData(),
     Actions(),
     Search(),
     DurableRoutes(),

@@ -479,6 +479,8 @@ class _AuditedModel:
     ) -> tuple[dict[str, Any] | None, dict[str, FieldChange] | None]:
         """The record as it is after the write (of a delete, as it was), and what the write changed."""
         shown = change.before if change.operation is ChangeKind.DELETE else change.after
+        if change.source is Source.ERASURE:  # the values before are what is being erased
+            return (None if change.after is None else self._values_as_json(change.after)), {}
         fields = None
         if with_changes:
             difference = self._differences.of(change)
@@ -486,6 +488,10 @@ class _AuditedModel:
         content = msgspec.json.encode((None if shown is None else self._values(shown), fields))
         plain: tuple[dict[str, Any] | None, dict[str, FieldChange] | None] = _decode(content)
         return plain
+
+    def _values_as_json(self, row: Row) -> dict[str, Any]:
+        values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._values(row)))
+        return values
 
     def _values(self, row: Row) -> dict[str, Any]:
         values = self._redaction(row)

@@ -6,6 +6,7 @@ import click
 
 from maniflex.cli.data import copy, export_, files, import_
 from maniflex.cli.doctor import doctor
+from maniflex.cli.erase import erase
 from maniflex.cli.keys import keys
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
@@ -29,6 +30,7 @@ COMMANDS: tuple[click.Command, ...] = (
     worker,
     scheduler,
     sweep,
+    erase,
     drain,
     runs,
     schedules,

@@ -618,10 +618,11 @@ def scheduler(target: str, probe_port: int | None) -> None:
             *server.schedules.services(),
             *server.scheduled.services(),
             *server.retention.services(),
+            *server.erasure.services(),
         ]
         if not parts:
             raise click.ClickException(
-                "there is nothing to wait for: no schedule, no scheduled field, no retention"
+                "there is nothing to wait for: no schedule, no scheduled field, no retention or erasure"
             )
         return parts
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from maniflex._caller import Caller
+from maniflex._caller import Caller, Source
 from maniflex._ids import new_id
 from maniflex.db.port import Row
 from maniflex.db.redacted import Differences, Redaction, as_json
@@ -98,6 +98,9 @@ class HistoryWriter(FollowUp):
             entry = missing.get(change.id or "")
             if entry is None or change.before is None:
                 continue
+            if change.source is Source.ERASURE:  # the state before is what is being erased
+                yield entry
+                continue
             is_deleted = self._marker is not None and bool(change.before[self._marker])
             diff = {} if is_deleted else self._all_values(change.before, "new")
             moment = min(change.before[self._moment], entry.timestamp)
@@ -122,6 +125,8 @@ class HistoryWriter(FollowUp):
                 shown = after
                 if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
                     return None
+        if change.source is Source.ERASURE:  # a difference would keep what is being erased
+            diff = {}
         moment = self._clock.now() if after is None else after[self._moment]
         return self._make(change, str(change.operation), diff, shown, moment)
 

@@ -21,7 +21,7 @@ from maniflex._json import BY_ATTRIBUTE, TO_READ_BACK
 from maniflex.config import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.core_schema import serializers
-from maniflex.model.declared import Index, ModelOptions, Retention, SoftDelete
+from maniflex.model.declared import Index, ModelOptions, OnErase, Retention, SoftDelete
 from maniflex.model.field import field, file, scheduled
 from maniflex.model.messages import by_attribute, details, refusal
 from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
@@ -108,6 +108,9 @@ class Model(_Base, metaclass=ModelType):
             retention: str | timedelta | Retention | Sequence[Retention] | None = ...,
             deleted_retention: str | timedelta | None = ...,
             retention_hold: str | None = ...,
+            subject: str | None = ...,
+            on_erase: OnErase | None = ...,
+            keep_reason: str | None = ...,
             indices: Sequence[Index | Sequence[str]] | None = ...,
             export: bool | None = ...,
             max_export_rows: int | None = ...,

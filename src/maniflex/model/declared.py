@@ -73,6 +73,7 @@ class TypedSelect(str):
     __slots__ = ()
 
 
+OnErase = Literal["anonymise", "delete", "keep"]
 RetentionAction = Literal["delete", "soft_delete"]
 
 
@@ -108,6 +109,9 @@ class ModelOptions:
     retention: str | timedelta | Retention | Sequence[Retention] | None = None
     deleted_retention: str | timedelta | None = None
     retention_hold: str | None = None
+    subject: str | None = None
+    on_erase: OnErase | None = None
+    keep_reason: str | None = None
     indices: Sequence[Index | Sequence[str]] | None = None
     export: bool | None = None
     max_export_rows: int | None = None

@@ -67,6 +67,8 @@ class FieldOptions(TypedDict, total=False):
     immutable: bool
     writeonly: bool
     hidden: bool
+    personal: bool
+    erased: Any
     min: int | float | Decimal
     max: int | float | Decimal
     min_length: int
@@ -96,6 +98,7 @@ FLAGS = (
     "immutable",
     "writeonly",
     "hidden",
+    "personal",
 )
 FIELD_OPTIONS = frozenset(FieldOptions.__annotations__) | {"default", "default_factory"}
 FILE_OPTIONS = frozenset(

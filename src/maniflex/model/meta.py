@@ -61,6 +61,7 @@ class FieldMeta:
     immutable: bool = False
     writeonly: bool = False
     hidden: bool = False
+    personal: bool = False  # the data of the person that the record is about
     lock_scope: str | None = None
     encrypted: str | None = None  # the id of its key
     blind_index: str = ""  # of an encrypted field that clients match by equality: "exact" or "casefold"

@@ -612,6 +612,8 @@ def _companion(item: FieldMeta) -> FieldMeta:
 def _extra(name: str, options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """The declarations of opt-in features, each in a mapping of its own."""
     extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
+    if "erased" in options:
+        extra["erased"] = options["erased"]
     if "file" in options:
         extra["file"] = file_rules(options["file"], is_list=shape.kind is Kind.JSON)
     if "scheduled" in options:

@@ -88,15 +88,15 @@ def _referring(model: ModelSql, key: str) -> Compiled:
     return compile_statement(lock_rows(statement, model.dialect), model.dialect)
 
 
-def rows(model: ModelSql, ids: Sequence[str]) -> Sql:
-    """The rows of these ids, deleted ones too, locked until the transaction ends."""
-    statement = model.shapes.get(("rows",), _rows, model)
+def rows(model: ModelSql, ids: Sequence[str], *, locked: bool = True) -> Sql:
+    """The rows of these ids, deleted ones too; `locked` until the transaction ends."""
+    statement = model.shapes.get(("rows", locked), _rows, model, locked)
     return statement.bind({_IDS: list_value(model.dialect, ids)})
 
 
-def _rows(model: ModelSql) -> Compiled:
+def _rows(model: ModelSql, locked: bool) -> Compiled:
     statement = sa.select(*model.columns).where(*_among(model, ())).order_by(model.id)
-    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
+    return compile_statement(lock_rows(statement, model.dialect) if locked else statement, model.dialect)
 
 
 def parents_in_use(
@@ -220,10 +220,15 @@ def _alive(model: ModelSql, scope: Scope) -> Compiled:
 
 
 def stamp(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
-    """Write `stamps` into these rows, deleted ones too."""
+    """Write `stamps` into these rows, deleted ones too; values that are encrypted into one row alone."""
     names = tuple(stamps)
     statement = model.shapes.get(("stamp", names), _stamp, model, names)
-    return statement.bind({**encode_values(model, stamps), _IDS: list_value(model.dialect, ids)})
+    return statement.bind(
+        {
+            **encode_values(model, stamps, ids[0] if len(ids) == 1 else None),
+            _IDS: list_value(model.dialect, ids),
+        }
+    )
 
 
 def _stamp(model: ModelSql, names: tuple[str, ...]) -> Compiled:

@@ -11,13 +11,13 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from maniflex._callables import explain_arguments
-from maniflex._caller import caller
+from maniflex._caller import Caller, caller
 from maniflex._clock import Backoff
 from maniflex._ids import new_id
 from maniflex._json import clean, encode
@@ -35,7 +35,8 @@ from maniflex.background.outbox.worker import Drainer, MessagePruner, OutboxWork
 from maniflex.background.parameters import PACKAGE, subject_of
 from maniflex.background.partitions.keeper import keeper_of
 from maniflex.background.partitions.layout import MESSAGES
-from maniflex.db.current import current_tx
+from maniflex.background.subjects import WorkSubject, note_subjects, read_subjects
+from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DeclarationError, TransactionError, ValidationFailed
 from maniflex.model.base import Model
@@ -166,15 +167,23 @@ class Outbox(DeclaredPart):
         *,
         key: str | None = None,
         about: Model | str | None = None,
+        subjects: Sequence[str] = (),
         tx: Tx | None = None,
         outside_transaction: bool = False,
     ) -> Message:
         """Store a message in the open transaction, or the one handed over; it leaves when that commits.
 
-        `about` is the record that it tells about: the `subject` of its CloudEvent.
+        `about` is the record that it tells about: the `subject` of its CloudEvent. `subjects` are the persons
+        it is about, whose erasure blanks it.
         """
         [message] = await self.enqueue_many(
-            kind, [payload], keys=[key], about=about, tx=tx, outside_transaction=outside_transaction
+            kind,
+            [payload],
+            keys=[key],
+            about=about,
+            subjects=subjects,
+            tx=tx,
+            outside_transaction=outside_transaction,
         )
         return message
 
@@ -185,6 +194,7 @@ class Outbox(DeclaredPart):
         *,
         keys: Sequence[str | None] | None = None,
         about: Model | str | None = None,
+        subjects: Sequence[str] = (),
         tx: Tx | None = None,
         outside_transaction: bool = False,
     ) -> list[Message]:
@@ -197,7 +207,7 @@ class Outbox(DeclaredPart):
             NewMessage(new_id(), kind_text, _key(key), self._text(kind_text, payload), subject)
             for payload, key in zip(payloads, row_keys, strict=True)
         ]
-        return await self._insert(rows, payloads, producer_tx)
+        return await self._insert(rows, payloads, producer_tx, subjects)
 
     async def enqueue_drafts(
         self, *drafts: Draft, tx: Tx | None = None, outside_transaction: bool = False
@@ -218,14 +228,21 @@ class Outbox(DeclaredPart):
         return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
     async def _insert(
-        self, rows: Sequence[NewMessage], payloads: Sequence[Any], tx: Tx | None
+        self,
+        rows: Sequence[NewMessage],
+        payloads: Sequence[Any],
+        tx: Tx | None,
+        subjects: Sequence[str] = (),
     ) -> list[Message]:
         if not rows:
             return []
         environment = self._environment
         assert environment is not None  # `_producer_tx` has asked for it
         now, who = environment.clock.now(), caller()
-        await self.store.enqueue(tx or environment.adapter, rows, now, who)
+        if subjects:
+            await self._insert_about(read_subjects(subjects, environment.stores), rows, now, who, tx)
+        else:
+            await self.store.enqueue(tx or environment.adapter, rows, now, who)
         if len(rows) == 1:  # for which a Counter would cost more than all the rest here
             environment.metrics.add("outbox_enqueued_total", kind=rows[0].kind)
         else:
@@ -249,6 +266,19 @@ class Outbox(DeclaredPart):
             )
             for row, payload in zip(rows, payloads, strict=True)
         ]
+
+    async def _insert_about(
+        self, subjects: Sequence[str], rows: Sequence[NewMessage], now: datetime, who: Caller, tx: Tx | None
+    ) -> None:
+        """Store messages and whom they are about, together."""
+        environment = self.require_sealed()
+        if tx is None:
+            async with transaction(environment.adapter) as own_tx:
+                await self._insert_about(subjects, rows, now, who, own_tx)
+            return
+        await self.store.enqueue(tx, rows, now, who)
+        store = environment.stores[WorkSubject]
+        await note_subjects(tx, store, "message", [row.id for row in rows], subjects, now)
 
     def _producer_tx(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:
         environment = self.require_sealed()

@@ -196,8 +196,8 @@ class Work(DeclaredPart):
         """Store a run; inside a transaction it is there when that commits. One of the same key is returned.
 
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
-        `timeout`, `about` (the record the run is about), `actor_id`, `tenant_id`, `trace_id`; the last
-        three are the caller's inside a request.
+        `timeout`, `about` (the record the run is about), `subjects` (the persons it is about), `actor_id`,
+        `tenant_id`, `trace_id`; the last three are the caller's inside a request.
         """
         runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
         return runs[0]

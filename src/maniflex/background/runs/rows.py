@@ -185,6 +185,7 @@ class Options(TypedDict, total=False):
     trace_id: str | None
     parent_id: str | None
     about: Model | str | None  # the record it is about
+    subjects: Sequence[str]  # the persons it is about, whose erasure blanks it
 
 
 def check_names(options: Iterable[str]) -> None:

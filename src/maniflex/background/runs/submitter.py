@@ -18,6 +18,7 @@ from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_t
 from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.store import RunStore
+from maniflex.background.subjects import WorkSubject, note_subjects, read_subjects
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.db.records import Records
@@ -65,6 +66,7 @@ class Submitter:
         """Store a run for each payload, unless there is one of its key."""
         checks.check_names(options)
         now = self._clock.now()
+        subjects = read_subjects(options.pop("subjects", ()), self._stores)
         draft = self._draft(type, now, **options)
         handler = self._handlers.get(type)
         rows = [
@@ -75,11 +77,25 @@ class Submitter:
         if not rows:
             return Submitted(common, rows)
         open_tx = tx or current_tx(self._store.adapter)
-        if open_tx is not None or (len(rows) <= BULK and not any(keys)):
+        if subjects:
+            existing = await self._insert_about(subjects, draft, rows, now, open_tx)
+        elif open_tx is not None or (len(rows) <= BULK and not any(keys)):
             existing = await self._insert_new(draft, rows, now, open_tx)
         else:
             existing = await self._insert_alone(draft, rows, now)
         return Submitted(common, rows, existing)
+
+    async def _insert_about(
+        self, subjects: Sequence[str], draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
+    ) -> dict[str, WorkflowRun]:
+        """Insert new runs and whom they are about, together."""
+        if tx is None:
+            async with transaction(self._store.adapter) as own_tx:
+                return await self._insert_about(subjects, draft, rows, now, own_tx)
+        existing = await self._insert_new(draft, rows, now, tx)
+        ids = [id for id, _, _ in rows if id not in existing]
+        await note_subjects(tx, self._stores[WorkSubject], "run", ids, subjects, now)
+        return existing
 
     async def _insert_alone(
         self, draft: RunDraft, rows: Sequence[Row], now: datetime
@@ -165,6 +181,7 @@ class Submitter:
         trace_id: str | None = None,
         parent_id: str | None = None,
         about: Model | str | None = None,
+        subjects: Sequence[str] = (),
     ) -> RunDraft:
         who = caller()
         if actor_id is None and tenant_id is None and trace_id is None:

@@ -75,6 +75,11 @@ class KeyClaimer:
         self._looked_up: list[Place | None] = [None] * _SEATS  # by hash, the last of each seat
         self._renewals: Renewals | None = None
 
+    def forget_answers(self) -> None:
+        """Forget every key that this process has settled: the store alone knows what may be said again."""
+        self._settled = SettledKeys()
+        self._looked_up = [None] * _SEATS
+
     def knows(self, place: Place) -> bool:
         """Whether this process has settled the key, or a request of it holds the key."""
         return place in self._settled.keys or place in self._held

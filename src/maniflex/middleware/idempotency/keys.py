@@ -52,7 +52,9 @@ class Keys(Entry):
         if not self.mistakes:
             self.options = _read_options(arguments)
             settles = getattr(store, "settles_in_transaction", False)
-            self._parts = KeyParts(self.options, KeyClaimer(self.options), store, settles)
+            claimer = KeyClaimer(self.options)
+            self.forget_answers = claimer.forget_answers
+            self._parts = KeyParts(self.options, claimer, store, settles)
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """The claim where the body has been read; the transaction as late as it can begin."""

@@ -130,6 +130,11 @@ class MemoryStore(MemoryForm):
         self._keep(own_key, number, end)
         return number
 
+    def forget_answers(self) -> None:
+        """Drop everything: what was erased may be in it."""
+        self._entries.clear()
+        self._bytes = 0
+
     def _live_value(self, key: OwnKey) -> bytes | int | None:
         entry = self._entries.get(key)
         if entry is None:

@@ -317,6 +317,10 @@ class MemoryIdempotency(MemoryForm):
         """Keep the answer at once: memory has no part in the transaction."""
         return self._change(key, token, settled=True, answer=answer, until=nanoseconds_after(now, ttl))
 
+    def forget_answers(self) -> None:
+        """Keep that requests have succeeded, and none of their answers."""
+        self._keys = {k: one._replace(answer=None) if one.settled else one for k, one in self._keys.items()}
+
     async def release(self, key: str, token: str) -> None:
         own_key = self._key(key)
         key_state = self._keys.get(own_key)

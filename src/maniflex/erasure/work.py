@@ -1,0 +1,244 @@
+"""What durable work, caches, kept answers and sessions hold of a person: blanked, emptied or removed.
+
+A run or a message is about a person by `about=` a record of theirs, by `subjects=`, and by a key at the top
+of its payload that `subject_fields` names. One that is over keeps its row and loses what it says; one that
+waits fails with `erased`, unless it is to be kept running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from maniflex._names import snake_case
+from maniflex.background.environment import Environment
+from maniflex.background.parameters import parameters_of
+from maniflex.background.runs.model import FINISHED, Status
+from maniflex.db.current import Primary
+from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.erasure.statements import bind, json_text
+from maniflex.sql.statement import by_dialect
+from maniflex.sql.tables import find_table
+
+BATCH = 500
+_SETTLING = timedelta(hours=1)  # a transaction that stores work may still be open
+_ERASED = '{"code":"erased","message":"the person it is about was erased"}'
+
+
+@dataclass(frozen=True, slots=True)
+class PersonTrace:
+    """Rows of a table of the framework that repeat what somebody did or was shown."""
+
+    table: str
+    where: str
+    assignments: str = ""  # empty: the rows are removed
+
+
+# Answers that are kept for repetitions, and cached ones, cannot be told apart by person: all of them go.
+TRACES = (
+    PersonTrace("refresh_token", "actor = :user"),
+    PersonTrace("api_key", "actor = :user"),
+    PersonTrace("admin_session", "user_id = :user"),
+    PersonTrace(
+        "read_audit_log",
+        "actor = :user AND (client_ip IS NOT NULL OR user_agent IS NOT NULL)",
+        "client_ip = NULL, user_agent = NULL",
+    ),
+    PersonTrace(
+        "action_audit_log",
+        "actor = :user AND (body IS NOT NULL OR CAST(params AS text) <> '{}')",
+        "body = NULL, params = '{}'",
+    ),
+    PersonTrace(
+        "job_status",
+        "actor_id = :user AND (output IS NOT NULL OR error IS NOT NULL)",
+        "output = NULL, error = NULL",
+    ),
+    PersonTrace("idempotency_key", "settled AND answer IS NOT NULL", "answer = NULL"),
+    PersonTrace("cache_entry", "value IS NOT NULL"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTable:
+    """A table of durable work: how a person is found in it, and what is left of a row."""
+
+    table: str
+    link: str | None  # of `work_subject`
+    has_about: bool
+    texts: tuple[str, ...]  # columns that say something
+    finished: str  # the condition that nothing more happens to a row
+    blank: str  # assignments
+
+
+RUNS = WorkTable(
+    "workflow_run",
+    "run",
+    True,
+    ("result", "error", "last_error"),
+    f"status IN ({', '.join(repr(str(status)) for status in FINISHED)})",
+    "payload = '{}', result = NULL, last_error = NULL,"
+    " error = CASE WHEN error IS NOT NULL AND CAST(error AS text) = :erased THEN error END",
+)
+MESSAGES = WorkTable(
+    "outbox_event",
+    "message",
+    True,
+    ("payload", "raw"),
+    "status <> 'pending'",
+    "payload = NULL, raw = NULL, last_error = NULL",
+)
+SCHEDULES = WorkTable("schedules", None, False, ("payload",), "status = 'inactive'", "payload = NULL")
+
+
+class WorkEraser:
+    """Blanks what the database of durable work holds of one person."""
+
+    def __init__(
+        self, subject: str, user_id: str, environment: Environment, *, keeps_running: bool = False
+    ) -> None:
+        self._subject = subject
+        self._user_id = user_id
+        self._environment = environment
+        self._adapter = environment.adapter
+        self._keeps_running = keeps_running
+        self._tables: dict[tuple[int, str], bool] = {}
+
+    async def has(self, adapter: Adapter, table: str) -> bool:
+        """Whether a database has a table of the framework."""
+        key = id(adapter), table
+        if key not in self._tables:
+            row = await Primary(adapter).fetch_one(find_table(table, adapter.dialect))
+            self._tables[key] = row is not None
+        return self._tables[key]
+
+    async def kinds(self) -> list[WorkTable]:
+        return [kind for kind in (RUNS, MESSAGES, SCHEDULES) if await self.has(self._adapter, kind.table)]
+
+    # -- runs, messages and schedules
+
+    async def ids_of(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
+        """The rows that are about the person and still say something."""
+        run, fields = Primary(self._adapter), self._environment.config.subject_fields
+        own_ids: set[str] = set()
+        state = self._still_says(kind)
+        if kind.has_about:
+            subjects = [f"{snake_case(name)}/{one}" for name, ids in record_ids.items() for one in ids]
+            for start in range(0, len(subjects), BATCH):
+                text = f"SELECT id FROM {kind.table} WHERE about AMONG(:keys) AND {state}"
+                own_ids |= await self._ids(run, text, keys=subjects[start : start + BATCH])
+        if kind.link is not None and await self.has(self._adapter, "work_subject"):
+            text = (
+                f"SELECT id FROM {kind.table} WHERE {state} AND id IN (SELECT work_id FROM work_subject"
+                f" WHERE subject = :subject AND kind = '{kind.link}')"
+            )
+            own_ids |= await self._ids(run, text, subject=self._subject)
+        if fields:
+            texts = [f"{json_text(run.dialect, 'payload', name)} = :subject" for name in fields]
+            text = f"SELECT id FROM {kind.table} WHERE ({' OR '.join(texts)})"
+            own_ids |= await self._ids(run, text, subject=self._subject)
+        return sorted(own_ids)
+
+    async def _ids(self, run: Primary, text: str, **values: object) -> set[str]:
+        return {row[0] for row in await run.fetch(bind(text, run.dialect, **values))}
+
+    def _still_says(self, kind: WorkTable) -> str:
+        parts = [f"{column} IS NOT NULL" for column in kind.texts if column not in ("error", "last_error")]
+        if kind is RUNS:
+            parts.append("CAST(payload AS text) <> '{}'")
+            parts.append(
+                f"last_error IS NOT NULL OR (error IS NOT NULL AND CAST(error AS text) <> '{_ERASED}')"
+            )
+        if not self._keeps_running:
+            parts.append(f"NOT ({kind.finished})")
+        state = f"({' OR '.join(parts)})"
+        return f"{state} AND {kind.finished}" if self._keeps_running else state
+
+    async def blank(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> int:
+        """Blank these rows; what waits fails first."""
+        names, now = list(ids), self._environment.clock.now()
+        moment = parameters_of(tx.dialect).time(now)
+        condition = kind.finished if self._keeps_running else "true"
+        if not self._keeps_running:
+            await self._fail(kind, names, tx)
+        values = {"erased": _ERASED} if ":erased" in kind.blank else {}
+        text = f"UPDATE {kind.table} SET {kind.blank}, updated_at = :now WHERE id AMONG(:ids) AND {condition}"
+        count = await tx.execute(bind(text, tx.dialect, ids=names, now=moment, **values))
+        if kind is RUNS:
+            for statement in (
+                "UPDATE workflow_event SET data = NULL WHERE data IS NOT NULL AND workflow_id AMONG(:ids)",
+                "UPDATE workflow_step SET result = NULL WHERE result IS NOT NULL AND workflow_id AMONG(:ids)",
+                "UPDATE workflow_signal SET payload = NULL WHERE payload IS NOT NULL"
+                " AND workflow_id AMONG(:ids)",
+            ):
+                await tx.execute(bind(statement, tx.dialect, ids=names))
+        return count
+
+    async def _fail(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> None:
+        """End what waits, so that no worker takes it any more, and one that has it writes nothing."""
+        now, names = self._environment.clock.now(), list(ids)
+        moment = parameters_of(tx.dialect).time(now)
+        if kind is RUNS:
+            runs = self._environment.runs
+            text = f"SELECT id FROM workflow_run WHERE id AMONG(:ids) AND NOT ({kind.finished})"
+            waiting = [row[0] for row in await tx.fetch(bind(text, tx.dialect, ids=names))]
+            for run_id in waiting:
+                await runs.store.cancel(run_id, now, running=True, tx=tx)
+            error = by_dialect(tx.dialect, sqlite=":erased", postgres="CAST(:erased AS json)")
+            text = (
+                f"UPDATE workflow_run SET status = '{Status.FAILED}', error = {error}, waiting_for = NULL"
+                " WHERE id AMONG(:ids)"
+            )
+            await tx.execute(bind(text, tx.dialect, ids=waiting, erased=_ERASED))
+            if waiting:
+                await runs.tell_parents(waiting, tx)
+        elif kind is MESSAGES:
+            text = (
+                "UPDATE outbox_event SET status = 'dead', lease = NULL, lease_until = NULL, leased_by = NULL,"
+                " updated_at = :now WHERE id AMONG(:ids) AND status = 'pending'"
+            )
+            await tx.execute(bind(text, tx.dialect, ids=names, now=moment))
+        else:
+            text = (
+                "UPDATE schedules SET status = 'inactive', next_run_at = NULL, last_error = 'erased',"
+                " updated_at = :now WHERE id AMONG(:ids)"
+            )
+            await tx.execute(bind(text, tx.dialect, ids=names, now=moment))
+
+    # -- traces
+
+    async def traces(self, adapter: Adapter) -> list[PersonTrace]:
+        return [trace for trace in TRACES if await self.has(adapter, trace.table)]
+
+    async def count_trace(self, trace: PersonTrace, run: Executor | Primary) -> int:
+        text = f"SELECT count(*) FROM {trace.table} WHERE {trace.where}"
+        row = await run.fetch_one(bind(text, run.dialect, **self._values(trace)))
+        return 0 if row is None else int(row[0])
+
+    async def erase_trace(self, trace: PersonTrace, tx: Tx) -> int:
+        """Erase some rows; fewer than `BATCH` when these were the last."""
+        rows = f"id IN (SELECT id FROM {trace.table} WHERE {trace.where} LIMIT {BATCH})"
+        verb = f"UPDATE {trace.table} SET {trace.assignments}" if trace.assignments else ""
+        text = f"{verb or f'DELETE FROM {trace.table}'} WHERE {rows}"
+        return await tx.execute(bind(text, tx.dialect, **self._values(trace)))
+
+    def _values(self, trace: PersonTrace) -> dict[str, str]:
+        return {"user": self._user_id} if ":user" in trace.where else {}
+
+
+async def forget_gone_work(environment: Environment) -> None:
+    """Remove links to runs and messages that are not there any more; those that are being stored stay."""
+    adapter = environment.adapter
+    conditions = [
+        f"(s.kind = '{kind.link}' AND NOT EXISTS (SELECT 1 FROM {kind.table} w WHERE w.id = s.work_id))"
+        for kind in (RUNS, MESSAGES)
+        if await Primary(adapter).fetch_one(find_table(kind.table, adapter.dialect)) is not None
+    ]
+    text = (
+        "DELETE FROM work_subject WHERE id IN (SELECT s.id FROM work_subject s WHERE s.created_at < :before"
+        f" AND ({' OR '.join(conditions)}) LIMIT {BATCH})"
+    )
+    before = parameters_of(adapter.dialect).time(environment.clock.now() - _SETTLING)
+    while conditions and await adapter.execute(bind(text, adapter.dialect, before=before)) >= BATCH:
+        pass
