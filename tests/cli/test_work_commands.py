@@ -445,6 +445,12 @@ def test_a_person_is_erased_and_erased_again_after_a_restore(here: Path, sqlite_
     (here / "log.jsonl").write_text('{"id": "0", "subject": "p3", "user_id": null, "finished_at": ""}')
     assert erase("people:server", "--replay", "log.jsonl")[1][0] == "p3: 1 rows were erased"
     assert erase("people:server")[0] == 2
+    shown = run_command("subject", "map", "people:server", cwd=here, DB_WRITE_URL=sqlite_url)
+    assert shown.stdout.splitlines() == [
+        "Person: subject id, anonymise",
+        "  personal: email",
+        "  other: id, held, created_at, updated_at",
+    ]
 
 
 def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: str) -> None:

@@ -6,7 +6,7 @@ import click
 
 from maniflex.cli.data import copy, export_, files, import_
 from maniflex.cli.doctor import doctor
-from maniflex.cli.erase import erase
+from maniflex.cli.erase import erase, subject
 from maniflex.cli.keys import keys
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
@@ -31,6 +31,7 @@ COMMANDS: tuple[click.Command, ...] = (
     scheduler,
     sweep,
     erase,
+    subject,
     drain,
     runs,
     schedules,

@@ -1,4 +1,4 @@
-"""`maniflex erase module:server SUBJECT`: erase what is kept of a person, list erasures and repeat them."""
+"""`maniflex erase` and `maniflex subject map`: erase what is kept of a person, and show where it is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from maniflex.app.server import Server
 from maniflex.cli.process import load_sealed, run_once
 from maniflex.erasure.api import ErasedSubject, ErasureReport
+from maniflex.erasure.inventory import ModelInventory, inventory
 from maniflex.errors import ManiflexError
 
 _LOG = "log"
@@ -107,3 +108,38 @@ def _replay(server: Server, file: Path, *, vacuum: bool) -> None:
     for report in reports:
         click.echo(f"{report.subject}: {sum(report.counts.values())} rows were erased")
     click.echo(f"{len(reports)} of {len(log)} erasures were repeated")
+
+
+# `maniflex subject map module:server`: what the application keeps of persons.
+
+
+@click.group()
+def subject() -> None:
+    """Look at what the application keeps of persons."""
+
+
+@subject.command("map", epilog="Example: maniflex subject map app:server")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def map_(target: str, as_json: bool) -> None:
+    """Print every model and field: whose data it is, what is personal, and what becomes of it."""
+    server = load_sealed(target)
+    entries = inventory(server.doctor_subject().own_models)
+    if as_json:
+        click.echo(json_module.dumps([entry.as_json() for entry in entries], indent=2))
+        return
+    for entry in entries:
+        _print_entry(entry)
+
+
+def _print_entry(entry: ModelInventory) -> None:
+    reason = f" ({entry.reason})" if entry.reason else ""
+    what = "no subject" if entry.subject is None else f"subject {entry.subject}, {entry.treatment}{reason}"
+    click.echo(f"{entry.model}: {what}")
+    for title, names in (
+        ("personal", entry.personal),
+        ("not personal", entry.texts),
+        ("other", entry.others),
+    ):
+        if names:
+            click.echo(f"  {title}: {', '.join(names)}")

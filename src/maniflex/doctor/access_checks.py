@@ -1,4 +1,7 @@
-"""Who reaches what: open routes (T101 to T109), rows of tenants (T111 to T113), secrets (T114 to T118)."""
+"""Who reaches what: open routes (T101 to T109), rows of tenants (T111 to T113), secrets (T114 to T118).
+
+And what an erasure of a person would leave (T181).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from maniflex.doctor.check import (
     where_of,
 )
 from maniflex.doctor.subject import ACTIONS, FILES_AND_SEARCH, READS, WRITES, GuardedRoute, Subject
+from maniflex.erasure.inventory import forgotten_fields, forgotten_models
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.credential_store import RefreshToken
 from maniflex.middleware.db.scopes import TenantRule
@@ -456,6 +460,29 @@ def _search(holders: list[Holder]) -> Iterator[Problem]:
             )
 
 
+def forgotten_persons(subject: Subject) -> Iterator[Problem]:
+    """Asked where a model has a subject: only there anybody is erased."""
+    metas = subject.own_models
+    if all(meta.options.subject is None for meta in metas):
+        return
+    for meta, field in forgotten_fields(metas):
+        has_subject = meta.options.subject is not None
+        yield Problem(
+            where=where_of(meta.cls, field.name),
+            why="it is called like something of a person, and erasing one leaves it as it is"
+            + ("" if has_subject else "; the model has no subject either"),
+            fix="field(personal=True)" if has_subject else "subject= of the model and field(personal=True)",
+            about=(meta.name, f"{meta.name}.{field.name}"),
+        )
+    for meta, relation in forgotten_models(metas):
+        yield Problem(
+            where=where_of(meta.cls),
+            why=f"it belongs to a person by {relation} and has no subject, so erasing one leaves its records",
+            fix=f"class {meta.name}(Model, subject=...), or server.doctor_ignore with a reason",
+            about=(meta.name,),
+        )
+
+
 SECRET_CHECKS = (
     DeclarationCheck("T114", Severity.ERROR, "a field named like a secret that answers show", shown_secrets),
     DeclarationCheck("T116", Severity.WARNING, "a password whose change ends no session", lasting_sessions),
@@ -464,4 +491,7 @@ SECRET_CHECKS = (
         "T117", Severity.ERROR, "a secret or key so short that it can be guessed", short_secrets
     ),
     DeclarationCheck("T118", Severity.ERROR, "a secret that is written in the source", written_secrets),
+    DeclarationCheck(
+        "T181", Severity.WARNING, "something of a person that an erasure leaves", forgotten_persons
+    ),
 )
