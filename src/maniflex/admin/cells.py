@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import locale_rules
 
 if TYPE_CHECKING:
     from maniflex.admin.widgets import FileItem
@@ -54,6 +55,8 @@ def cell(field: FieldMeta, value: Any, zone: ZoneInfo, *, whole: bool = False) -
     if field.enum is not None:
         tone = field.enum.index(value) % _TONES if value in field.enum else 3
         return Cell(kind="badge", text=str(value), tone=tone)
+    if isinstance(value, str) and locale_rules(field) is not None:
+        return _text(value, zone, whole)
     return _CELLS[field.kind](value, zone, whole)
 
 

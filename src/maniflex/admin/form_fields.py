@@ -35,6 +35,7 @@ from maniflex.admin.widgets import (
 )
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta
+from maniflex.model.texts import control_field
 
 if TYPE_CHECKING:
     from maniflex.admin.search import Picker
@@ -59,7 +60,7 @@ def form_fields(site: ModelSite, record: Mapping[str, Any] | None) -> list[Field
             continue
         if record is not None and field_meta.api not in record and not is_never_shown(field_meta):
             continue
-        fields.append(field_meta)
+        fields.append(control_field(field_meta))
     return fields
 
 
@@ -77,7 +78,8 @@ def is_fixed(site: ModelSite, field_meta: FieldMeta, *, is_new: bool) -> bool:
 
 def is_settable(site: ModelSite, field_meta: FieldMeta) -> bool:
     """Whether a form of the model lets the field of a record be changed, also outside that form."""
-    return field_meta in form_fields(site, None) and not is_fixed(site, field_meta, is_new=False)
+    is_fixed_field = is_fixed(site, field_meta, is_new=False)
+    return control_field(field_meta) in form_fields(site, None) and not is_fixed_field
 
 
 def setting_of(visit: Visit, name: str = "") -> Setting:

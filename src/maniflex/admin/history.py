@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from maniflex._locales import NO_LOCALE
 from maniflex.admin.audit import people_names
 from maniflex.admin.cells import as_text, cell, diff_words
 from maniflex.admin.form_fields import form_fields, is_fixed
@@ -19,6 +20,7 @@ from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, act, show
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.model.meta import Kind
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
@@ -238,16 +240,27 @@ def _would_change(site: ModelSite, record: Mapping[str, Any], row: Mapping[str, 
 
 def _restorable(site: ModelSite, record: Mapping[str, Any], snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a version that differ from those of now and may be written."""
+    values = _shown_values(site, snapshot)
     return {
-        field_meta.api: snapshot[field_meta.api]
+        field_meta.api: values[field_meta.api]
         for field_meta in form_fields(site, record)
-        if field_meta.api in snapshot
+        if field_meta.api in values
         and field_meta.api in record
         and not is_fixed(site, field_meta, is_new=False)
         and not field_meta.secret
         and "file" not in field_meta.extra
-        and snapshot[field_meta.api] != record[field_meta.api]
+        and values[field_meta.api] != record[field_meta.api]
     }
+
+
+def _shown_values(site: ModelSite, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of a version as records show them: of translations the text that is shown."""
+    values = dict(snapshot)
+    for field_meta, rules in localized_fields(site.meta):
+        texts = values.get(field_meta.api)
+        if isinstance(texts, Mapping) and not rules.shows_all(NO_LOCALE):
+            values[field_meta.api] = rules.shown(texts, "")
+    return values
 
 
 def _version(

@@ -15,6 +15,7 @@ from maniflex._json import read_back
 from maniflex.admin.site import ModelSite
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import control_field
 from maniflex.query.operators import Takes, operator
 from maniflex.query.values import parse_value
 
@@ -188,7 +189,7 @@ def sort_field(site: ModelSite, query: ListQuery) -> FieldMeta:
     """The field that a list is ordered by; the newest record comes first unless told."""
     name = query.sort.partition(":")[0] or "id"
     field_meta = site.meta.by_api.get(name)
-    return field_meta if field_meta is not None else site.meta.by_name["id"]
+    return control_field(field_meta) if field_meta is not None else site.meta.by_name["id"]
 
 
 def write_place(place: tuple[Any, str] | None) -> str:

@@ -14,6 +14,7 @@ from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.db.backend import operators_of
 from maniflex.middleware.workflow import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
+from maniflex.model.texts import control_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.routes import keeps
 from maniflex.pipeline.rules.transforms import Computed
@@ -87,7 +88,9 @@ class ModelSite:
             names = [name for _, name, _, _ in string.Formatter().parse(self.admin.label) if name]
             return [f for f in map(self.meta.field, names) if f is not None]
         visible_fields = [
-            f for f in self.fields if f.kind is Kind.TEXT and f.enum is None and "file" not in f.extra
+            f
+            for f in map(control_field, self.fields)
+            if f.kind is Kind.TEXT and f.enum is None and "file" not in f.extra
         ]
         keys = {relation.key for relation in self.parents.values()}
         visible_fields = [f for f in visible_fields if f.name not in (*keys, "id")]
@@ -111,10 +114,10 @@ class ModelSite:
         narrow = [
             f
             for f in self.fields
-            if f.kind not in (Kind.JSON, Kind.BYTES)
+            if control_field(f).kind not in (Kind.JSON, Kind.BYTES)
             and f.name not in LONG_NAMES
             and f.name not in ("id", "created_at", "updated_at")
-            and f not in first
+            and control_field(f) not in first
             and not (self.meta.soft_delete and f.name == self.meta.soft_delete.field)
         ]
         creation_time = [f for f in self.fields if f.name == "created_at"]

@@ -68,9 +68,9 @@ from maniflex.model.base import Model
 from maniflex.model.checks import TABLE_EXTRAS, TABLE_FLAGS, TABLE_OPTIONS
 from maniflex.model.class_body import OWN_FIELDS
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
-from maniflex.model.texts import has_edits, merge_edits
+from maniflex.model.texts import TEXT, has_edits, merge_edits
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query
+from maniflex.query.query import AnyOf, Compare, Filter, Hiding, Models, Query, Sort
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.where import Scope
@@ -141,7 +141,7 @@ class BackedStore(Store):
         self._check_query_of_code(query)
         asked_query = BackendQuery(
             conditions=(*self._conditions_to_ask(query.forced), *self._conditions(query.filters)),
-            sorts=tuple(BackendSort(sort.field.name, sort.descending) for sort in query.sorts),
+            sorts=tuple(map(_backend_sort, query.sorts)),
             limit=limit,
             offset=(query.page - 1) * (limit or 0),
         )
@@ -521,8 +521,16 @@ def _matches(conditions: Sequence[Condition], row: Values) -> bool:
 
 
 def _condition(item: Compare) -> BackendCondition:
+    if TEXT in item.field.extra:
+        raise InvalidQuery(f"filter: {item.field.api!r} has translations, which this service cannot compare")
     value = item.value.name if isinstance(item.value, FieldMeta) else plain_value(item.value)
     return BackendCondition(item.field.name, str(item.op), value)
+
+
+def _backend_sort(sort: Sort) -> BackendSort:
+    if TEXT in sort.field.extra:
+        raise InvalidQuery(f"sort: {sort.field.api!r} has translations, which this service cannot compare")
+    return BackendSort(sort.field.name, sort.descending)
 
 
 def _type_of(field: FieldMeta) -> TypeAdapter[Any]:

@@ -40,13 +40,25 @@ Texts = Mapping[str, str]
 class LocaleRules:
     """How one field is shown and written: what it says itself, what its model says, and then the server."""
 
-    __slots__ = ("_defaults", "_field", "_model", "_shown", "_warned", "companion", "mode", "name", "options")
+    __slots__ = (
+        "_defaults",
+        "_field",
+        "_model",
+        "_shown",
+        "_warned",
+        "companion",
+        "control",
+        "mode",
+        "name",
+        "options",
+    )
 
     def __init__(self, name: str, mode: LocaleMode | None, default: str | None) -> None:
         self.name = name  # in bodies
         self._field = (mode, locale_code(default) or default)
         self._model: tuple[Any, Any] = (None, None)
         self._warned = False
+        self.control: FieldMeta | None = None  # made when a form first shows the field
         self.settle(DEFAULT_LOCALES)
 
     def __repr__(self) -> str:
@@ -59,7 +71,7 @@ class LocaleRules:
 
     def settle(self, options: LocaleOptions) -> None:
         """Take what the server says; before that it is as with its default settings."""
-        self.options = options
+        self.options, self.control = options, None
         self.mode = self._field[0] or self._model[0] or options.mode
         self.companion = f"{self.name}{options.suffix}"
         self._defaults = tuple(code for code in (self._field[1], self._model[1]) if code)
@@ -213,6 +225,34 @@ def text_field(field: FieldMeta, asked: str, *, exact: bool = False) -> FieldMet
         load_json=None,
         extra=MappingProxyType({TEXT: TextOf(field, codes, is_shown=not exact)}),
     )
+
+
+def compared_value(field: FieldMeta, value: Any) -> Any:
+    """What conditions see of a stored value: of translations the text that the field for queries names."""
+    text: TextOf | None = field.extra.get(TEXT)
+    if text is None or value is None:
+        return value
+    texts = value if isinstance(value, dict) else text.field.extra[LOCALE].read(value)
+    return next((texts[code] for code in text.codes if texts.get(code)), None)
+
+
+def control_field(field: FieldMeta) -> FieldMeta:
+    """A text with translations as a form shows it that knows one language: a text of the same name."""
+    rules = locale_rules(field)
+    if rules is None or rules.mode == "dynamic":
+        return field
+    if rules.control is None:
+        extra = MappingProxyType({name: value for name, value in field.extra.items() if name != LOCALE})
+        rules.control = replace(
+            field,
+            kind=Kind.TEXT,
+            type=str,
+            default=None if field.nullable else "",
+            default_factory=None,
+            load_json=None,
+            extra=extra,
+        )
+    return rules.control
 
 
 def companion_field(field: FieldMeta) -> FieldMeta:

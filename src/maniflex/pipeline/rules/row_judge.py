@@ -23,6 +23,7 @@ from maniflex.db.store import Store
 from maniflex.errors import Forbidden, NotFound
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.model.texts import compared_value, stored_field
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import ask
 from maniflex.query.query import Compare, Forced, Narrowed, Scope, holds, leaves
@@ -119,7 +120,8 @@ class RowJudge:
 
     async def _holds(self, item: Compare, rule: Forced | Narrowed, values: Mapping[str, Any]) -> bool:
         if not item.path:
-            return holds(item.op, values.get(item.field.name), item.value)
+            value = compared_value(item.field, values.get(stored_field(item.field).name))
+            return holds(item.op, value, item.value)
         parent, key = item.path[0], item.path[0].key
         parent_id = values.get(key or "")
         if parent_id is None or not isinstance(rule, Forced):
@@ -160,6 +162,6 @@ def _asks_for(meta: ModelMeta, scope: Scope, names: Collection[str]) -> bool:
     for rule in scope:
         condition = rule.on(meta)
         for item in leaves(() if condition is None else (condition,)):
-            if (item.path[0].key if item.path else item.field.name) in names:
+            if (item.path[0].key if item.path else stored_field(item.field).name) in names:
                 return True
     return False

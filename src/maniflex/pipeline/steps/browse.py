@@ -12,6 +12,7 @@ from typing import Any
 
 from maniflex.db.port import Row
 from maniflex.model.meta import FieldMeta
+from maniflex.model.texts import compared_value, stored_field
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.db import Database, listing_of
@@ -76,8 +77,9 @@ class Browse(Database):
         if ends is None or listing is None or not page.keyset or not listing.query.sorts:
             return
         places = {field.name: i for i, field in enumerate(listing.fields)}
-        name = listing.query.sorts[0].field.name
-        page.first, page.last = ((row[places[name]], row[places["id"]]) for row in ends)
+        field = listing.query.sorts[0].field
+        place = places[stored_field(field).name]
+        page.first, page.last = ((compared_value(field, row[place]), row[places["id"]]) for row in ends)
 
     def _narrow(self, query: Query, page: PageRequest) -> Query:
         for name, op, value in page.filters:
