@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import DeclarationError, LocaleOptions, LocaleString, Model, Server, belongs_to, field
-from maniflex.middleware import validate
+from maniflex import Context, DeclarationError, LocaleOptions, LocaleString, Model, Server, belongs_to, field
+from maniflex.middleware import response, validate
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of, offenders, serving
 
@@ -299,6 +299,26 @@ async def test_code_can_ask_what_an_answer_would_show(sqlite_url: str) -> None:
         assert server.text(stored, "motto") is None
         with pytest.raises(DeclarationError, match="no text in several languages"):
             server.text(stored, "id")
+
+
+@pytest.mark.parametrize("redacts", [False, True])
+async def test_records_in_answers_of_actions_follow_the_language_too(sqlite_url: str, redacts: bool) -> None:
+    server = Server(locale=OPTIONS)
+    server.register(Department, Person)
+    if redacts:
+        hides = response.redact_field("motto", lambda ctx: True)
+        server.pipeline.response.register(hides, models=[Department])
+
+    @server.action("GET", "/all")
+    async def everything(ctx: Context) -> Any:
+        return {"departments": await ctx.db(Department).list()}
+
+    async with client(server, database=sqlite_url) as http:
+        await department(http)
+        for query, name in (("", "Finance"), ("?locale=ar", "مالية"), ("?locale=!", "Finance")):
+            [shown] = data_of(await http.get(f"/api/all{query}"))["departments"]
+            assert (shown["name"], shown["name_i18n"]) == (name, FINANCE)
+            assert ("motto" in shown) is not redacts
 
 
 class Clash(Model):

@@ -35,7 +35,7 @@ from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.rules.reach import ReachedModels
-from maniflex.pipeline.rules.redactions import redact_unwritten
+from maniflex.pipeline.rules.redactions import redact_unwritten, write_in_language
 from maniflex.pipeline.rules.transforms import Computed
 from maniflex.pipeline.runtime import Runtime
 
@@ -205,7 +205,9 @@ class RouteBuilder:
 
     @property
     def _behind(self) -> tuple[Default, ...]:
-        return (redact_unwritten,) if self.runtime.rules.has_redactions else ()
+        if self.runtime.rules.has_redactions:
+            return (redact_unwritten,)
+        return (write_in_language,) if self.runtime.has_texts else ()
 
     def bare(
         self, method: str, path: str, handler: Handler, *, owner: str, about: RouteDocs, mount: Mount

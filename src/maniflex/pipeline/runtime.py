@@ -27,6 +27,7 @@ from maniflex.db.store import Store
 from maniflex.encryption.keyring import Keyring
 from maniflex.errors import DeclarationError, NoStorage, NotFound, RequestError, Unavailable
 from maniflex.model.base import Model
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.body import BodyRoom
 from maniflex.pipeline.observation import RequestNumbers, Tracing
 from maniflex.pipeline.operation import Operation
@@ -73,6 +74,7 @@ class Runtime:
         self._views: dict[tuple[str | None, str | None], LocaleView] = {}
         view = self.view_of(None, None)
         self.serializers = {cls: Serializer(store.meta, view=view) for cls, store in stores.items()}
+        self.has_texts = any(localized_fields(store.meta) for store in stores.values())
         self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
         self.tracing = tracing

@@ -244,6 +244,24 @@ def _shown_values(
         yield rules.companion, rules.read_json
 
 
+class SerializersInView(dict[type[Model], Serializer]):
+    """How the records of all models look to a caller who asked for a language."""
+
+    def __init__(self, serializers: Mapping[type[Model], Serializer], view: LocaleView | None) -> None:
+        super().__init__()
+        self._serializers = serializers
+        self._view = view
+
+    def __missing__(self, model: type[Model]) -> Serializer:
+        serializer = self._serializers[model]
+        self[model] = serializer = serializer if self._view is None else serializer.in_view(self._view)
+        return serializer
+
+    def get(self, model: Any, default: Any = None) -> Any:
+        """The serializer of a model; that of no model is the default."""
+        return self[model] if model in self._serializers else default
+
+
 def _picker(indexes: list[int]) -> Callable[[Row], Sequence[Any]]:
     if len(indexes) == 1:
         only = indexes[0]

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from maniflex._fence import Fence
+from maniflex._locales import LocaleView
 from maniflex.db.store import Store
-from maniflex.errors import RequestError
+from maniflex.errors import InvalidQuery, RequestError
 from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.serializer import simplifier
+from maniflex.pipeline.serializer import Serializer, SerializersInView, simplifier
 from maniflex.query.query import (
     NOTHING,
     Hiding,
@@ -191,6 +192,33 @@ def redact_unwritten(ctx: Context) -> Awaitable[None] | None:
     return redact_answer(ctx, response) if response.error is None else _redact_refusal(ctx, response)
 
 
+def asked_view(ctx: Context) -> LocaleView:
+    """The language of a request whose work is done, so that nothing refuses it any more."""
+    try:
+        return ctx.view
+    except InvalidQuery:
+        return ctx.runtime.view_of(None, None)
+
+
+def write_in_language(ctx: Context) -> Awaitable[None] | None:
+    """Write an answer that no step has written in the language of its request.
+
+    It is the last step of every request, in servers that have texts in several languages and redact nothing.
+    """
+    response = ctx.response
+    if type(response) is not Response or response.body is not None or response.stream is not None:
+        return None
+    if response.error is not None or response._data is None:
+        return None
+    view = asked_view(ctx)
+    return None if view == ctx.runtime.view_of(None, None) else _write_in_view(ctx, response, view)
+
+
+async def _write_in_view(ctx: Context, response: Response, view: LocaleView) -> None:
+    serializers = SerializersInView(ctx.runtime.serializers, view)
+    response.body = await write_answer(response, ctx.runtime, simplifier(serializers))
+
+
 async def _redact_refusal(ctx: Context, refusal: Response) -> None:
     """Write a refusal as its caller may see it; its details are left out if that fails."""
     fence = Fence()
@@ -248,7 +276,10 @@ class _RecordWriter(HiddenFields):
             request = request.parent
         self._ctx = request
         self._runtime = ctx.runtime
-        self._simplify = simplifier(ctx.runtime.serializers, self)
+        self._serializers: Mapping[type[Model], Serializer] = ctx.runtime.serializers
+        if ctx.runtime.has_texts:
+            self._serializers = SerializersInView(ctx.runtime.serializers, asked_view(ctx))
+        self._simplify = simplifier(self._serializers, self)
         self._names: dict[type[Model], Names] = {}
         self.unanswered: dict[type[Model], Awaitable[Names]] = {}
         self.refusal: RequestError | None = None  # of a rule about a record that was met
@@ -257,7 +288,7 @@ class _RecordWriter(HiddenFields):
         if isinstance(value, Model):
             model = type(value)
             if self._is_redacted(model):
-                serializer = self._runtime.serializers[model].without(self._hidden_in(model))
+                serializer = self._serializers[model].without(self._hidden_in(model))
                 return serializer.struct_of(serializer.row(value))
             parent = self._redacted_parent(model)
             if parent is not None:

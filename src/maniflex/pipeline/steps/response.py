@@ -16,7 +16,14 @@ from maniflex.pipeline.response import Encode, Response, language_headers, no_an
 from maniflex.pipeline.rules.model_rules import ModelRules
 from maniflex.pipeline.rules.redactions import NONE
 from maniflex.pipeline.rules.transforms import Computed, Transform, change_records
-from maniflex.pipeline.serializer import Changing, Serializer, cursor_meta, encode_in_parts, serialize_related
+from maniflex.pipeline.serializer import (
+    Changing,
+    Serializer,
+    SerializersInView,
+    cursor_meta,
+    encode_in_parts,
+    serialize_related,
+)
 from maniflex.pipeline.threads import LARGE
 from maniflex.query.query import Query
 
@@ -206,20 +213,6 @@ def _page_in_parts(encode: Encode, data: Sequence[Any], meta: Any, budget: Budge
     """A page that may be large: a record many rows refer to stands in it as many times."""
     at_once = 1 if budget.used > LARGE else 8
     return b'{"data":' + encode_in_parts(encode, data, budget, at_once) + b',"meta":' + encode(meta) + b"}"
-
-
-class SerializersInView(dict[type[Model], Serializer]):
-    """How the records of all models look to a caller who asked for a language."""
-
-    def __init__(self, serializers: Mapping[type[Model], Serializer], view: LocaleView | None) -> None:
-        super().__init__()
-        self._serializers = serializers
-        self._view = view
-
-    def __missing__(self, model: type[Model]) -> Serializer:
-        serializer = self._serializers[model]
-        self[model] = serializer = serializer if self._view is None else serializer.in_view(self._view)
-        return serializer
 
 
 # The response step of a model whose answers show texts in several languages.
