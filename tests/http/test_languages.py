@@ -277,6 +277,22 @@ async def test_tags_tell_languages_apart_and_rows_by_their_first_part(database_u
         assert (await http.patch(path, json={"motto": "y"}, headers={"if-match": current})).status_code == 200
 
 
+async def test_no_cache_gives_one_language_for_another(database_url: str) -> None:
+    server = Server(locale=OPTIONS)
+    server.register(Department, Person)
+    server.pipeline.response.register(response.cache(60), models=[Department])
+    async with client(server, database=database_url) as http:
+        record = await department(http, name={"de": "Finanzen", "ar": "مالية"})
+        path = f"{PATH}/{record['id']}"
+        tag = (await http.get(path, headers={"accept-language": "de"})).headers["etag"]
+        again = {"accept-language": "de", "if-none-match": tag}
+        assert (await http.get(path, headers=again)).status_code == 304
+        arabic = await http.get(path, headers={**again, "accept-language": "ar"})
+        assert data_of(arabic)["name"] == "مالية"
+        changed = await http.patch(path, json={"motto": "x"}, headers={"if-match": arabic.headers["etag"]})
+        assert changed.status_code == 200
+
+
 async def test_a_translation_that_is_not_shown_makes_another_tag(database_url: str) -> None:
     async with serving(database_url, Department, Person) as http:
         record = await department(http, motto={"en": "a"})
@@ -299,6 +315,31 @@ async def test_code_can_ask_what_an_answer_would_show(sqlite_url: str) -> None:
         assert server.text(stored, "motto") is None
         with pytest.raises(DeclarationError, match="no text in several languages"):
             server.text(stored, "id")
+
+
+@pytest.mark.parametrize("stored", ['"bare"', "broken", "[1]", '{"de": 5, "en": "kept"}', "7"])
+async def test_a_stored_value_that_is_no_map_is_shown_as_it_is(
+    database_url: str, stored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L13: other programs write, too."""
+    if stored == "broken" and not database_url.startswith("sqlite"):
+        stored = '"broken"'  # PostgreSQL keeps no other JSON
+    server = Server(locale=OPTIONS)
+    server.register(Department, Person)
+    async with client(server, database=database_url) as http:
+        record = await department(http)
+        await department(http)
+        await server.raw_exec("UPDATE departments SET name = ? WHERE id = ?", stored, record["id"])
+        shown = {'"bare"': "bare", "broken": "broken", '"broken"': "broken", "[1]": "[1]", "7": "7"}.get(
+            stored, "kept"
+        )
+        for query in ("?sort=id", "?sort=id&locale=de", "?sort=id&filter=name:neq:x&filter[0]=name:not_null"):
+            first, *others = data_of(await http.get(f"{PATH}{query}"))
+            if "filter" not in query:
+                assert (first["name"], first["name_i18n"]) == (shown, {"en": shown})
+                assert others
+        assert (await server.db(Department).read(record["id"])).name == {"en": shown}
+        assert len([r for r in caplog.records if "no map of texts" in r.getMessage()]) == 1
 
 
 @pytest.mark.parametrize("redacts", [False, True])

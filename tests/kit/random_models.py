@@ -12,7 +12,17 @@ from types import new_class
 from typing import Any, Literal
 from uuid import UUID
 
-from maniflex import Model, Server, WithDeletedAt, WithIsDeleted, belongs_to, has_many, many_to_many
+from maniflex import (
+    LocaleOptions,
+    LocaleString,
+    Model,
+    Server,
+    WithDeletedAt,
+    WithIsDeleted,
+    belongs_to,
+    has_many,
+    many_to_many,
+)
 from maniflex import field as typed_field
 from maniflex.testing import FakeClock
 
@@ -30,7 +40,10 @@ KINDS: dict[str, Any] = {
     "uuid": UUID,
     "choice": Literal["a", "b", "c"],
     "rank": Literal[1, 2, 3],
+    "translated": LocaleString,
 }
+MODES: tuple[Any, ...] = ("split", "resolve", "dynamic", {"mode": "split", "default": "de"})
+LOCALES = ("en", "de", "pt-BR", "pt", "ar")
 POOLS: dict[str, Sequence[Any]] = {
     "text": [
         "", "a", "A", "b", "ab", "aB", "null", "100%", "a_b", "a%b", "*", "?x", "[a]", "back\\slash",
@@ -58,6 +71,10 @@ POOLS: dict[str, Sequence[Any]] = {
     "uuid": [UUID(int=0), UUID(int=1), UUID(int=2**128 - 1), UUID("0190b3a8-7c2e-7d11-8f3a-0123456789ab")],
     "choice": ["a", "b", "c"],
     "rank": [1, 2, 3],
+    "translated": [
+        {"en": "a"}, {"en": "A", "de": "ä"}, {"de": "b", "en": ""}, {"pt-BR": "x,y", "pt": 'say "hi"'}, {},
+        {"sw": "outside"}, {"en": "100%", "ar": "\U0001f600"}, {"zu": "", "de": "back\\slash"}, {"en": "'"},
+    ],
 }  # fmt: skip
 NAMES = ("Alpha", "Beta", "Gamma")
 
@@ -88,7 +105,7 @@ class World:
 
     def server(self) -> tuple[Server, FakeClock]:
         clock = FakeClock(START)
-        server = Server(clock=clock, static_disabled=True)
+        server = Server(clock=clock, static_disabled=True, locale=LocaleOptions(rtl=("ar",)))
         server.register(*(model.cls for model in self.models.values()))
         return server, clock
 
@@ -131,7 +148,7 @@ def _model(random: Random, name: str) -> Declared:
     for number in range(random.randint(5, 10)):
         kind = random.choice(list(KINDS))
         attribute = f"{kind}_{number}"
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"locale": random.choice(MODES)} if kind == "translated" else {}
         options["filterable"] = random.random() < 0.9
         options["sortable"] = random.random() < 0.9
         nullable = random.random() < 0.5
@@ -141,13 +158,14 @@ def _model(random: Random, name: str) -> Declared:
         if random.random() < 0.2:
             options["column"] = f"c{number}"
         annotations[attribute] = KINDS[kind] | None if nullable else KINDS[kind]
-        body[attribute] = model_field(**options, **({"default": None} if nullable else {}))
+        filled = {"default_factory": LocaleString} if kind == "translated" else {}
+        body[attribute] = model_field(**options, **({"default": None} if nullable else filled))
         declared.kinds[api] = declared.attributes[attribute] = kind
         declared.filterable += [api] if options["filterable"] else []
         declared.sortable += [api] if options["sortable"] else []
         if nullable:
             declared.nullable |= {api, attribute}
-        elif options["sortable"] and not declared.cursor:
+        elif options["sortable"] and not declared.cursor and kind != "translated":
             declared.cursor = api
     for hidden in ("hidden", "writeonly"):
         annotations[f"{hidden}_text"] = str
@@ -246,6 +264,8 @@ def spelled(random: Random, kind: str, value: Any) -> str:
             return str(value.isoformat())
         case "float":
             return repr(value)
+        case "translated":
+            return str(random.choice([*value.values(), "nothing"]))
         case _:
             return str(value)
 

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 from maniflex.model.meta import Kind
 from maniflex.query.operators import OPERATORS, Takes, fitting
-from tests.kit.random_models import POOLS, Declared, World, noise, spelled
+from tests.kit.random_models import LOCALES, POOLS, Declared, World, noise, spelled
 
-KIND_OF = {"choice": Kind.TEXT, "rank": Kind.INT}
+KIND_OF = {"choice": Kind.TEXT, "rank": Kind.INT, "translated": Kind.TEXT}
 
 
 def request(random: Random, world: World) -> tuple[str, str]:
@@ -21,7 +21,9 @@ def request(random: Random, world: World) -> tuple[str, str]:
     method = "GET"
     if random.random() < 0.15:
         path += "/" + random.choice([*model.ids, "nobody"])
-        parameters = [(key, text) for key, text in parameters if key in ("include", "select", "filter")]
+        parameters = [
+            (key, text) for key, text in parameters if key in ("include", "select", "filter", "locale")
+        ]
         method = random.choice(["GET", "GET", "HEAD"])
     if random.random() < 0.1:
         parameters = _spoilt(random, parameters)
@@ -45,13 +47,22 @@ def _parameters(random: Random, world: World, model: Declared) -> list[tuple[str
     else:
         found += [("sort", _sort(random, world, model)) for _ in range(random.choice([0, 1, 1, 2, 3]))]
         found += [("page", str(random.choice([1, 2, 3, 50])))] if random.random() < 0.4 else []
+    if random.random() < 0.3:
+        found.append(("locale", random.choice([*LOCALES, "xx", "pt-pt"])))
     found += [("limit", str(random.choice([1, 3, 7, 20, 200])))] if random.random() < 0.6 else []
     random.shuffle(found)
     return found
 
 
 def _shown(model: Declared) -> list[str]:
-    return [name for name in model.kinds if not name.startswith(("hidden", "writeonly"))]
+    names = [name for name in model.kinds if not name.startswith(("hidden", "writeonly"))]
+    return [*names, *(f"{name}_i18n" for name in names if model.kinds[name] == "translated")]
+
+
+def _spoken(random: Random, model: Declared, name: str) -> str:
+    """A text in several languages by its own name, or as the translation into one of them."""
+    is_one = model.kinds.get(name) == "translated" and random.random() < 0.4
+    return f"{name}.{random.choice(LOCALES)}" if is_one else name
 
 
 def condition(random: Random, world: World, model: Declared) -> str:
@@ -62,6 +73,7 @@ def condition(random: Random, world: World, model: Declared) -> str:
         prefix, model = f"{prefix}{relation}.", world.models[target]
     name = random.choice(model.filterable if random.random() < 0.97 else [*model.kinds, "nothing"])
     kind = model.kinds.get(name, "text")
+    name = _spoken(random, model, name)
     operators = fitting(Kind(KIND_OF.get(kind, kind)))
     known = random.choice(operators if random.random() < 0.98 else list(OPERATORS.values()))
     match known.takes:
@@ -109,7 +121,7 @@ def _sort(random: Random, world: World, model: Declared) -> str:
         relation = random.choice(to_one if random.random() < 0.9 else [*model.relations])
         prefix, model = f"{relation}.", world.models[model.relations[relation]]
     name = random.choice(model.sortable if random.random() < 0.97 else _shown(model))
-    return prefix + name + random.choice(["", ":asc", ":desc"])
+    return prefix + _spoken(random, model, name) + random.choice(["", ":asc", ":desc"])
 
 
 def _include(random: Random, world: World, model: Declared) -> str:
