@@ -197,6 +197,23 @@ async def test_a_new_value_repairs_a_field_that_does_not_open(database_url: str)
         assert data_of(await http.get(path))["owner"] == "Ada"
 
 
+@pytest.mark.parametrize("name", ["ssn", "note"])
+async def test_a_new_value_repairs_a_record_whose_changes_are_followed(database_url: str, name: str) -> None:
+    server = a_clinic()
+    async with client(server, database=database_url) as http:
+        patient = await a_patient(http)
+        path = f"/api/patients/{patient['id']}"
+        await server.raw_exec(f"UPDATE patients SET {name} = 'enc:AwAFbm90ZXM='")
+        error_of(await http.patch(path, json={"email": "b@clinic.example"}), 500, "DECRYPTION_ERROR")
+        error_of(await http.get(path), 500, "DECRYPTION_ERROR")
+        repaired = data_of(await http.patch(path, json={name: "4"}, headers={"If-Match": "*"}))
+        assert (repaired[name], repaired["email"]) == ("4", EMAIL)
+        await server.raw_exec(f"UPDATE patients SET {name} = 'enc:AwAFbm90ZXM='")
+        assert data_of(await http.patch(path, json={name: "5"}))[name] == "5"
+        versions = data_of(await http.get(f"{path}/history?sort=version"))
+        assert [version["diff"] for version in versions[1:]] == [{}, {}]
+
+
 async def test_null_stands_for_a_value_that_does_not_open_where_settings_say_so(database_url: str) -> None:
     server = a_clinic(Card, decrypt_errors="null")
     async with client(server, database=database_url) as http:

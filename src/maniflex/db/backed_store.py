@@ -52,7 +52,7 @@ from maniflex.db.budget import Budget, rows_size
 from maniflex.db.current import is_trial, judge_outcome, transaction
 from maniflex.db.port import STREAM_BATCH, Adapter, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.references import StoresByModel
-from maniflex.db.store import Store
+from maniflex.db.store import NO_CHANGES, Store
 from maniflex.db.write_seam import ChangeKind, Guard
 from maniflex.errors import (
     BackendError,
@@ -123,11 +123,15 @@ class BackedStore(Store):
             raise self._missing(record_id)
         return row
 
-    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
+    async def lock(
+        self, record_id: str, *, tx: Tx, scope: Scope = (), changes: Mapping[str, Any] = NO_CHANGES
+    ) -> Row:
         """The row; a backend locks nothing."""
         return await self.read(record_id, scope=scope)
 
-    async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
+    async def lock_unchanged(
+        self, record_id: str, *, tx: Tx, scope: Scope = (), changes: Mapping[str, Any] = NO_CHANGES
+    ) -> Row:
         return await self.read(record_id, scope=scope)
 
     async def lock_as_read(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:

@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -34,7 +35,14 @@ from maniflex.db.unchanged import (
 )
 from maniflex.db.write_seam import ChangeKind, Guard, WriteSeam
 from maniflex.encryption.keyring import Keyring
-from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
+from maniflex.errors import (
+    ConstraintViolation,
+    DeclarationError,
+    DecryptionError,
+    NotFound,
+    RecordLocked,
+    ValidationFailed,
+)
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
@@ -47,6 +55,8 @@ from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.tables import longest_indexed
 from maniflex.sql.where import Scope, parent_keys
+
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Store:
@@ -96,13 +106,15 @@ class Store:
             row = row[:-1]
         return row if self.decode is None else self.decode(row)
 
-    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
-        """The live row, which no other transaction can change until the transaction ends."""
+    async def lock(
+        self, record_id: str, *, tx: Tx, scope: Scope = (), changes: Mapping[str, Any] = NO_CHANGES
+    ) -> Row:
+        """The live row, which no other transaction can change until ours ends; for a write of `changes`."""
         row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=self._locks_rows))
         if row is None:
             raise self._missing(record_id)
         forget_version(self.sql, record_id, tx)
-        return row if self.decode is None else self.decode(row)
+        return self.decode_before(row, changes)
 
     async def lock_as_read(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """As `lock`, for code that may have read the row before: it must not have changed since."""
@@ -113,14 +125,27 @@ class Store:
             raise self._missing(record_id)
         return row if self.decode is None else self.decode(row)
 
-    async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
+    async def lock_unchanged(
+        self, record_id: str, *, tx: Tx, scope: Scope = (), changes: Mapping[str, Any] = NO_CHANGES
+    ) -> Row:
         """As `lock`, for a write that shows its row to no one: it must be as this transaction read it."""
         if not self._locks_rows:
-            return await self.lock(record_id, tx=tx, scope=scope)
+            return await self.lock(record_id, tx=tx, scope=scope, changes=changes)
         row = await lock_unchanged(self.sql, record_id, tx, scope)
         if row is None:
             raise self._missing(record_id)
-        return row if self.decode is None else self.decode(row)
+        return self.decode_before(row, changes)
+
+    def decode_before(self, row: Row, changes: Mapping[str, Any]) -> Row:
+        """The row that changes are about to be written to; a secret that they replace need not open."""
+        if self.decode is None:
+            return row
+        try:
+            return self.decode(row)
+        except DecryptionError:
+            decode = self.sql.decoder(self.meta.fields, replaced=changes)
+            assert decode is not None
+            return decode(row)
 
     def listing(self, query: Query) -> Listing:
         """The listing of a query that code has made or changed."""
@@ -363,7 +388,7 @@ class Store:
         if tx is None:
             async with transaction(self.adapter) as own_tx:
                 return await self.revise(record_id, changes, scope=scope, tx=own_tx, check=check)
-        row = await self.lock_unchanged(record_id, tx=tx, scope=scope)
+        row = await self.lock_unchanged(record_id, tx=tx, scope=scope, changes=changes)
         refusal = self.lock_refusal(row)
         if refusal is not None:
             raise refusal

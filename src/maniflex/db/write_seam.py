@@ -191,7 +191,7 @@ class WriteSeam:
             if self._in_batch:
                 statement = write.update(store.sql, record_id, changes, scope, references)
                 one = _OneBatch(store, ChangeKind.UPDATE, record_id, self._follow_ups)
-                return await one.run(statement, select.one(store.sql, record_id, scope))
+                return await one.run(statement, select.one(store.sql, record_id, scope), changes)
             version, before = await self._row_to_change(record_id, scope, changes)
             if before is not None:
                 statement = write.update(store.sql, record_id, changes, scope, references, version)
@@ -203,7 +203,7 @@ class WriteSeam:
                     return self._first(rows)
         async with self.transaction(tx) as own_tx:
             if held is None and self.needs_rows:
-                held = await store.lock_unchanged(record_id, tx=own_tx, scope=scope)
+                held = await store.lock_unchanged(record_id, tx=own_tx, scope=scope, changes=changes)
             rows = await store.write_update(record_id, changes, scope, references, own_tx, held)
             row = self._first(rows)
             if row is not None:
@@ -247,7 +247,7 @@ class WriteSeam:
         row = await store.adapter.fetch_one(select.one(store.sql, record_id, scope, versioned=True))
         if row is None:
             return None, None
-        return row[-1], row[:-1] if store.decode is None else store.decode(row[:-1])
+        return row[-1], store.decode_before(row[:-1], changes)
 
     async def _delete_unseen(self, statements: Sequence[Sql]) -> bool:
         adapter = self._store.adapter
@@ -369,12 +369,16 @@ class _OneBatch:
         self._follow_ups = follow_ups
         self._guard = guard
         self._who = caller() if follow_ups else NOBODY  # here, because batches run on a thread
+        self._changes: Mapping[str, Any] = {}
         self._place = 0  # of the write among the statements
         self._row: Row | None = None  # that it gave back
         self._statements: Statements | None = None
 
-    async def run(self, main: Sql, before: Sql | None = None) -> Row | None:
+    async def run(
+        self, main: Sql, before: Sql | None = None, changes: Mapping[str, Any] | None = None
+    ) -> Row | None:
         """The row that the write gives back; `before` reads it as it was, where the write does not tell."""
+        self._changes = changes or {}
         statements: list[BatchStatement] = [main]
         if before is not None:
             statements, self._place = [before, main], 1
@@ -393,7 +397,7 @@ class _OneBatch:
         row = self._written_row(rows)
         if row is None:
             return None
-        before = self._decode(rows[0][0]) if self._place else None
+        before = self._store.decode_before(rows[0][0], self._changes) if self._place else None
         after: Row | None = row
         if self._kind is ChangeKind.DELETE and before is None:
             before, after = row, None

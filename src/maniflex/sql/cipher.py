@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from maniflex.encryption.envelope import (
@@ -57,9 +57,10 @@ class RowCipher:
                 if value is not None:
                     values[name] = one.seal(value, values["id"] if record_id is None else record_id)
 
-    def openers(self, fields: Sequence[FieldMeta]) -> list[tuple[int, Opener]]:
-        """The places of encrypted fields in a row, each with what opens it."""
-        return [(i, self.fields[f.name].open) for i, f in enumerate(fields) if f.name in self.fields]
+    def openers(self, fields: Sequence[FieldMeta], replaced: Container[str] = ()) -> list[tuple[int, Opener]]:
+        """The places of encrypted fields in a row, each with what opens it; a replaced one may stay shut."""
+        ciphers = [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
+        return [(i, c.open_if_possible if c.field.name in replaced else c.open) for i, c in ciphers]
 
     def covers(self, names: Mapping[str, Any]) -> bool:
         """Whether these values are those of all encrypted fields."""
@@ -115,6 +116,13 @@ class FieldCipher:
                 log.error("%s; null is shown in its place", error)
                 return None
             raise
+
+    def open_if_possible(self, stored: str, record_id: str) -> str | None:
+        """The value of a stored text, or None."""
+        try:
+            return self.open(stored, record_id)
+        except DecryptionError:
+            return None
 
     def _note_opener(self, envelope: bytes) -> None:
         """Open at once from now on what begins like this envelope, which has the label of today."""

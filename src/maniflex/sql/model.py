@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, assert_never, cast
 
 import sqlalchemy as sa
@@ -108,9 +108,14 @@ class ModelSql:
             return by_dialect(self.dialect, sqlite=content, postgres=column)
         return column
 
-    def decoder(self, fields: Sequence[FieldMeta]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-        """What turns a stored row of these fields into values; None when the driver already gives them."""
-        openers = () if self.cipher is None else self.cipher.openers(fields)
+    def decoder(
+        self, fields: Sequence[FieldMeta], replaced: Container[str] = ()
+    ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """What turns a stored row of these fields into values; None when the driver already gives them.
+
+        An encrypted value of a field that is about to be replaced is None where it does not open.
+        """
+        openers = () if self.cipher is None else self.cipher.openers(fields, replaced)
         return row_decoder(fields, self.dialect, guards_json=self.guards_json, openers=openers)
 
     def comparison_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
