@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -445,6 +446,12 @@ def test_a_person_is_erased_and_erased_again_after_a_restore(here: Path, sqlite_
     (here / "log.jsonl").write_text('{"id": "0", "subject": "p3", "user_id": null, "finished_at": ""}')
     assert erase("people:server", "--replay", "log.jsonl")[1][0] == "p3: 1 rows were erased"
     assert erase("people:server")[0] == 2
+    words = ("subject", "export", "people:server", "p2", "--out", "p2.zip")
+    done = run_command(*words, cwd=here, DB_WRITE_URL=sqlite_url)
+    assert (done.returncode, done.stdout) == (0, "2 files in p2.zip\n"), done.stderr
+    with zipfile.ZipFile(here / "p2.zip") as archive:
+        assert b"p2@example.org" in archive.read("people.jsonl")
+    assert run_command(*words, cwd=here, DB_WRITE_URL=sqlite_url).returncode == 1
     shown = run_command("subject", "map", "people:server", cwd=here, DB_WRITE_URL=sqlite_url)
     assert shown.stdout.splitlines() == [
         "Person: subject id, anonymise",

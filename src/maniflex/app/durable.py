@@ -68,6 +68,7 @@ class Durable:
         self.erasure.forget_answers = self.entry_tables.forget_answers
         self.retention = RetentionSweeps(self._prune)
         self.audit = AuditTrail(self.outbox)
+        self.erasure.note_export = self.audit.note_export
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),

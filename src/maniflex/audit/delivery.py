@@ -16,7 +16,7 @@ import msgspec
 
 from maniflex._callables import is_async
 from maniflex._fence import describe
-from maniflex.audit.entries import AuditEntry
+from maniflex.audit.entries import AuditEntry, AuditLog
 from maniflex.audit.records import (
     LIMIT,
     ActionAuditRecord,
@@ -170,6 +170,21 @@ class AuditTrail:
             for entry, _ in self._uses
             if isinstance(entry.sink, TableSink) and entry.sink.routes
         }
+
+    async def note_export(self, subject: str, actor: str | None, reason: str | None) -> None:
+        """Tell the sinks of writes that all that is kept of a person was handed out."""
+        entries = {id(entry.sink): entry for entry, _ in self._uses if isinstance(entry, AuditLog)}
+        for entry in entries.values():
+            await entry.deliver_in_time(
+                AuditRecord(
+                    **entry.common_values(),
+                    model="",
+                    operation="export",
+                    resource_id=subject,
+                    actor=actor,
+                    reason=reason,
+                )
+            )
 
     def problems(self, runtime: Runtime) -> Iterator[str]:
         """Models whose rows are not in the database of the outbox, and tables with two roles."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,48 @@ def map_(target: str, as_json: bool) -> None:
         return
     for entry in entries:
         _print_entry(entry)
+
+
+@subject.command("export", epilog="Example: maniflex subject export app:server customer-7 --out 7.zip")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.argument("person", metavar="SUBJECT")
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The archive.")
+@click.option("--history", is_flag=True, help="With the versions of the records.")
+@click.option("--user-id", default=None, help="What the person signs in as; the subject unless told.")
+@click.option("--reason", default=None, help="Why; kept by audit trails.")
+def export_(
+    target: str, person: str, out: Path, history: bool, user_id: str | None, reason: str | None
+) -> None:
+    """Write what is kept of a person into a ZIP archive."""
+    server = load_sealed(target)
+
+    async def write() -> int:
+        parts = server.erasure.export(person, user_id=user_id, history=history, reason=reason)
+        with zipfile.ZipFile(out, "x", zipfile.ZIP_DEFLATED) as archive:
+            return await _write_parts(archive, parts)
+
+    try:
+        number = run_once(server, write)
+    except FileExistsError:
+        raise click.ClickException(f"{out} exists; a file that exists is never overwritten") from None
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{number} files in {out}")
+
+
+async def _write_parts(archive: zipfile.ZipFile, parts: AsyncIterator[tuple[str, bytes]]) -> int:
+    """Write the parts into files of the archive, one after the other; how many files."""
+    current, file, number = "", None, 0
+    async for name, content in parts:
+        if name != current:
+            if file is not None:
+                file.close()
+            current, file, number = name, archive.open(name, "w", force_zip64=True), number + 1
+        assert file is not None
+        file.write(content)
+    if file is not None:
+        file.close()
+    return number
 
 
 def _print_entry(entry: ModelInventory) -> None:

@@ -25,6 +25,7 @@ from maniflex.config import Config
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.records import Records
 from maniflex.erasure.erasing import Erasing, ErasureProgress
+from maniflex.erasure.exporting import Exporting
 from maniflex.erasure.model import Erasure, ErasureState
 from maniflex.erasure.plan import SubjectModel, plan_of
 from maniflex.erasure.work import forget_gone_work
@@ -37,6 +38,7 @@ from maniflex.model.registry import Registry
 KIND = "maniflex.erased"  # of the message that tells consumers
 ERASURE_RUN = "maniflex.erasure"
 RevokeUser = Callable[[str, datetime], Awaitable[None]]
+NoteExport = Callable[[str, str | None, str | None], Awaitable[None]]
 _LEFT = (
     "brokers, queues and sinks of audit trails outside the database",
     "caches and kept answers in Redis and in the memory of other processes",
@@ -96,6 +98,7 @@ class Erasures(DeclaredPart):
         self._outbox = outbox
         self._files = files
         self.revokers: Callable[[], Sequence[RevokeUser]] = tuple
+        self.note_export: NoteExport = _note_nothing
         self.forget_answers: Callable[[], object] = tuple  # of this process
 
     def declare(self, registry: Registry, config: Config) -> None:
@@ -239,6 +242,27 @@ class Erasures(DeclaredPart):
             None if row is None else row.finished_at,
         )
 
+    # -- what is kept of a person
+
+    async def export(
+        self,
+        subject: str,
+        *,
+        user_id: str | None = None,
+        history: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> AsyncIterator[tuple[str, bytes]]:
+        """What is kept of a person, as names and bytes of parts of an archive; `manifest.json` is the last.
+
+        Audit trails get one record of it, with the reason, before the first part.
+        """
+        environment = self.require_sealed()
+        await self.note_export(subject, by or caller().actor_id, reason)
+        exporting = Exporting(subject, user_id or subject, environment, self._plan, self._files)
+        async for part in exporting.parts(history=history, now=environment.clock.now):
+            yield part
+
     # -- holds that end
 
     async def tidy(self, until: Callable[[], bool] = lambda: False) -> Mapping[str, int]:
@@ -313,6 +337,10 @@ class Erasures(DeclaredPart):
                     await self.erase(entry.subject, user_id=entry.user_id, reason=reason, vacuum=vacuum)
                 )
         return reports
+
+
+async def _note_nothing(subject: str, actor: str | None, reason: str | None) -> None:
+    """The note of a server without audit trails."""
 
 
 class _ErasureLoop(Loop):
