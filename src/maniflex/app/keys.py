@@ -15,11 +15,11 @@ from maniflex.db.rotation import (
     count_keys,
     forget_values,
     plain_cipher,
-    rewrite_files,
 )
 from maniflex.db.store import Store
 from maniflex.encryption.envelope import head_of
 from maniflex.encryption.rotation import KeyCount, RotationReport
+from maniflex.erasure.disk import rewrite
 from maniflex.errors import EncryptionError
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
@@ -190,10 +190,8 @@ class Keys:
             if tables["idempotency_key"] is adapter:
                 touched.append("idempotency_key")
         notes += await self._drop_old_indexes(store)
-        large = await rewrite_files(adapter, touched)
-        notes += [
-            f"{name} is too large to be rewritten here; VACUUM FULL removes old bytes" for name in large
-        ]
+        models = [one.sql for one in self._runtime.stores.values() if one.adapter is adapter]
+        notes += await rewrite(adapter, models, touched)
         return notes
 
     async def _drop_old_indexes(self, store: Store) -> list[str]:

@@ -41,7 +41,6 @@ from maniflex.sql.tables import quote
 
 LOOKED_AT = 1000  # rows that are opened at a time before anything is written
 _MOST_FAILURES = 1000
-LARGEST_REWRITE = 100 * 1024 * 1024  # bytes of a table; everybody waits while it is rewritten
 
 
 class KeyRotation(Model, table="key_rotation", headless=True):
@@ -447,25 +446,3 @@ def _replacement(
 
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-async def rewrite_files(adapter: Adapter, tables: Sequence[str]) -> list[str]:
-    """Leave no bytes of old rows in the files of these tables; those that are too large to wait for."""
-    if by_dialect(adapter.dialect, sqlite=True, postgres=False):
-        row = await adapter.fetch_one(
-            Sql("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
-        )
-        if row is not None and row[0] > LARGEST_REWRITE:
-            return ["the database file"]
-        await adapter.execute(Sql("VACUUM"))
-        await adapter.fetch(Sql("PRAGMA wal_checkpoint(TRUNCATE)"))
-        return []
-    large = []
-    for table in tables:
-        name = quote(table, adapter.dialect)
-        row = await adapter.fetch_one(Sql(f"SELECT pg_total_relation_size('{name}')"))
-        if row is not None and row[0] > LARGEST_REWRITE:
-            large.append(table)
-        else:
-            await adapter.execute(Sql(f"VACUUM FULL {name}"))
-    return large
