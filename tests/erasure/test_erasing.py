@@ -303,6 +303,11 @@ _PERSONAL_TIME: Any = datetime | None, field(default=None, personal=True)
             {"owner_key": _PERSONAL},
             "is personal",
         ),
+        (
+            {"subject": "owner_key", "versioned": True},
+            {"owner_key": (str, field(default="", hidden=True))},
+            "owner_key is hidden, so histories do not say whose data",
+        ),
         ({"subject": "id", "on_erase": "keep"}, {}, "needs keep_reason="),
         ({"subject": "id", "keep_reason": "law"}, {}, "keep_reason= goes with on_erase='keep'"),
         ({"subject": "id", "on_erase": "anonymize"}, {}, "unknown on_erase 'anonymize'"),

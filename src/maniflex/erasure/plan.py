@@ -15,7 +15,7 @@ from maniflex._names import did_you_mean
 from maniflex.db.store import Store
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
-from maniflex.model.history_row import history_model
+from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
 from maniflex.query.query import Models, field_along
 
@@ -126,6 +126,11 @@ def _subject_problems(meta: ModelMeta, models: Models) -> Iterator[str]:
         yield f"{meta.name}: subject: {name!r} must be a plain text field, which can be looked for"
     steps = [meta, *(models[relation.target] for relation in path)]
     keys = [*(owner.by_name[r.key or ""] for owner, r in zip(steps, path, strict=False)), field]
+    if keys[0].secret and is_versioned(meta.options):
+        yield (
+            f"{meta.name}: subject: {keys[0].name} is hidden, so histories do not say whose data a deleted"
+            " record was; let answers show it, as a readonly field"
+        )
     for key in keys:
         if key.personal:
             yield f"{meta.name}: subject: {key.name} is personal, so nobody would be found once it is erased"
