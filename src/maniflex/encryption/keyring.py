@@ -10,7 +10,7 @@ from maniflex.encryption.local import MISSING, LocalKeyProvider
 from maniflex.encryption.port import KeyProvider, context_of
 from maniflex.errors import DecryptionError, EncryptionNotConfigured
 
-_MARK = b"enc:"  # neither msgpack nor zlib begins so
+SEALED_COPY = b"enc:"  # neither msgpack nor zlib begins so
 
 
 class Keyring:
@@ -112,13 +112,13 @@ class Keyring:
         """The content as it may be kept: sealed, where a model of the server has encrypted fields."""
         if self.own_key is None:
             return content
-        return _MARK + self.seal_now(self.own_key, content, context_of(label, name))
+        return SEALED_COPY + self.seal_now(self.own_key, content, context_of(label, name))
 
     def open_copy(self, stored: bytes, label: str, name: str) -> bytes:
         """The content of what was kept."""
-        if not stored.startswith(_MARK):
+        if not stored.startswith(SEALED_COPY):
             return stored
-        return self.open_now(stored[len(_MARK) :], context_of(label, name))
+        return self.open_now(stored[len(SEALED_COPY) :], context_of(label, name))
 
     # -- values of any place, such as kept answers and payloads
 

@@ -97,7 +97,7 @@ class KeyedRequest(AnswersEarly):
         try:
             store = self._parts.store.on(ctx.adapter)
             sql_store = store if isinstance(store, SqlIdempotency) else None
-            place = (place_of(store) or id(store), name)
+            place = (place_of(store) or id(store) if sql_store is None else sql_store.place, name)
             known_key = None
             if self._claimer.knows(place):
                 known_key = self._claimer.recall(place, wish, ctx)
