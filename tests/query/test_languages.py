@@ -9,8 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from maniflex import Context, LocaleOptions, LocaleString, Model, Server, belongs_to, field
-from maniflex.middleware import response, validate
+from maniflex import Context, DeclarationError, LocaleOptions, LocaleString, Model, Server, belongs_to, field
+from maniflex.middleware import db, response, validate
 from maniflex.testing import client
 from tests.kit.http import created, csv_cells, data_of, error_of, serving
 
@@ -270,3 +270,11 @@ async def test_a_transform_changes_the_text_and_all_translations(database_url: s
     async with client(server, database=database_url) as http:
         record = await created(http, "/api/closeds", loud={"en": "a", "de": "b"})
         assert (record["loud"], record["loud_i18n"]) == ("A", {"en": "A", "de": "B"})
+
+
+def test_a_text_with_translations_binds_no_rows() -> None:
+    server = Server(locale=OPTIONS)
+    server.register(Tag, Post)
+    server.pipeline.auth.register(db.force_filter("name", lambda ctx: "x"), models=[Tag])
+    with pytest.raises(DeclarationError, match="Tag cannot be bound by 'name', which has translations"):
+        server.seal()

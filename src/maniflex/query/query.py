@@ -14,8 +14,8 @@ from maniflex.errors import InvalidQuery, UnusableQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.history_row import RECORD, is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
-from maniflex.model.texts import TEXT
-from maniflex.query.operators import Op, Takes, fold_case
+from maniflex.model.texts import LOCALE, TEXT
+from maniflex.query.operators import Op, Operator, Takes, fold_case
 from maniflex.query.values import operand, require_operator
 
 Models = Mapping[str, ModelMeta]
@@ -333,10 +333,20 @@ def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
     return own == other
 
 
+def forced_operator(model: ModelMeta, field: FieldMeta, op: str) -> Operator:
+    """The operator of a forced condition, if it works on the field, whoever asks in whichever language."""
+    if LOCALE in field.extra:
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r}, which has translations")
+    try:
+        return require_operator(op, field, "force")
+    except InvalidQuery as error:
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r}: {error}") from error
+
+
 def forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
     """Operator and value of a forced condition; a mistake is the application's, so no client sees it."""
+    operator = forced_operator(model, field, op)
     try:
-        operator = require_operator(op, field, "force")
         forced_value = None if value is None else operand(operator, field, value, "force", None)
     except InvalidQuery as error:
         raise UnusableScope(f"{model.name} cannot be bound by {field.name!r}: {error}") from error

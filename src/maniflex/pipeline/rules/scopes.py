@@ -24,8 +24,15 @@ from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, EntryRule, Fille
 from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
 from maniflex.pipeline.registration import ACTION, MEANT_FOR_TASKS, Admission, At, callback_failure
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
-from maniflex.query.query import Forced, Models, Narrowed, Place, field_along, forced_operand
-from maniflex.query.values import require_operator
+from maniflex.query.query import (
+    Forced,
+    Models,
+    Narrowed,
+    Place,
+    field_along,
+    forced_operand,
+    forced_operator,
+)
 
 if TYPE_CHECKING:
     from maniflex.pipeline.entry import Placement, Seat
@@ -141,7 +148,7 @@ class ScopeRule(Entry):
 
     def _value_problems(self, model: ModelMeta, field: FieldMeta) -> Iterator[str]:
         try:
-            require_operator(self._op, field, model.name)
+            forced_operator(model, field, self._op)
             if self._ask is None and self._given_value is not ALL:
                 forced_operand(model, field, self._op, self._given_value)
         except (InvalidQuery, UnusableScope) as error:
