@@ -26,12 +26,21 @@ from maniflex.db.port import Adapter
 from maniflex.model.checks import DIALECTS
 from maniflex.model.meta import Kind
 from maniflex.query.operators import Op
-from maniflex.sql import statement_files
+from maniflex.sql import statement
 from maniflex.sql.codec import decoder, encoder, literal
 from maniflex.sql.operators import WRITERS, list_value, one_of
-from maniflex.sql.statement import Dialect, by_dialect
-from maniflex.sql.statement_files import COMMON, SCHEMA, folder, load, read, schema_statements
-from maniflex.sql.tables import column_type, sa_dialect
+from maniflex.sql.statement import (
+    COMMON,
+    SCHEMA,
+    Dialect,
+    by_dialect,
+    folder,
+    load,
+    read,
+    sa_dialect,
+    schema_statements,
+)
+from maniflex.sql.tables import column_type
 
 SOURCE = Path(__file__).parent.parent / "src" / "maniflex"
 SQL = SOURCE / "background" / "sql"
@@ -143,7 +152,7 @@ def test_no_statement_stands_in_common_and_in_a_dialect(package: str, part: str,
 
 
 def test_a_statement_that_stands_in_both_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statement_files, "read", lambda *place: read(BACKGROUND, "sqlite", "outbox"))
+    monkeypatch.setattr(statement, "read", lambda *place: read(BACKGROUND, "sqlite", "outbox"))
 
     with pytest.raises(ValueError, match=r"outbox\.sql: .*claim.* stands in common and in sqlite"):
         load.__wrapped__(BACKGROUND, "outbox", Dialect.SQLITE)

@@ -305,11 +305,11 @@ def _text_of(
 def _unknown_names(
     settings: Mapping[str, DeclaredSetting], texts: Mapping[str, str], prefix: str, ignore: Iterable[str]
 ) -> Iterable[str]:
-    known = {prefix + name for one in settings.values() for name in one.variables}
+    known_names = {prefix + name for one in settings.values() for name in one.variables}
     own = {name if name.startswith(prefix) else prefix + name for name in ignore}
     for name in sorted(texts):
-        if name.startswith(prefix) and name not in known and name not in own:
-            hint = did_you_mean(name, known) or ";"
+        if name.startswith(prefix) and name not in known_names and name not in own:
+            hint = did_you_mean(name, known_names) or ";"
             yield f"{name}: there is no such setting{hint} If it is your own, name it in ignore=[{name!r}]"
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from maniflex import AuthInfo, Model, Server, belongs_to, field, has_many, many_to_many
 from maniflex.admin import Inline, ModelAdmin
-from maniflex.admin.cells import diff_words, render_markdown
 from maniflex.admin.tables import AdminEvent
+from maniflex.admin.widgets import diff_words, render_markdown
 from maniflex.middleware import auth, db
 from tests.admin.test_forms import controls_of, edit
 from tests.kit.bookshop import Book, make_shop

@@ -138,7 +138,7 @@ async def test_what_may_not_be_asked_is_refused_by_name(sqlite_url: str, query: 
 
 
 async def test_totals_are_counted_up_to_a_limit(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maniflex.admin.call.MOST_COUNTED", 30)
+    monkeypatch.setattr("maniflex.admin.visit.MOST_COUNTED", 30)
     monkeypatch.setattr("maniflex.admin.lists.total_text.__defaults__", (30,), raising=False)
     server = make_shop()
     async with visiting(server, database_url) as browser:
@@ -254,9 +254,8 @@ async def test_export_is_that_of_the_api(database_url: str) -> None:
 
 
 def test_every_kind_of_field_has_a_cell_a_filter_and_a_widget() -> None:
-    from maniflex.admin.cells import _CELLS
     from maniflex.admin.lists import _KINDS
-    from maniflex.admin.widgets import WIDGETS
+    from maniflex.admin.widgets import _CELLS, WIDGETS
 
     for table in (_CELLS, _KINDS, WIDGETS):
         assert set(table) == set(Kind)

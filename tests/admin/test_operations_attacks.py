@@ -7,7 +7,7 @@ from typing import Any
 
 from maniflex import Fatal, Run
 from maniflex.admin import ModelAdmin
-from maniflex.background.processes.model import WorkProcess
+from maniflex.background.processes.store import WorkProcess
 from maniflex.background.runs.model import WorkflowRun
 from tests.admin.test_leaks import ATTACKS, dangerous
 from tests.kit.panel import Browser, text_of, visiting

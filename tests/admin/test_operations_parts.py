@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from maniflex.admin.operations.schedules import next_times
-from maniflex.background.processes.model import WorkProcess
+from maniflex.background.processes.store import WorkProcess
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.testing import FakeClock
 from tests.admin.test_operations import actions_of, go_on

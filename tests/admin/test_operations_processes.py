@@ -17,7 +17,7 @@ from tests.kit.waiting import until
 
 APP = """
 from maniflex import Fatal, Model, Server
-from maniflex.background.processes.model import LATE_AFTER, WorkProcess, WorkStat
+from maniflex.background.processes.store import LATE_AFTER, WorkProcess, WorkStat
 from maniflex.background.runs.model import WorkflowEvent
 
 

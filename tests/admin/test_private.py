@@ -6,8 +6,8 @@ import pytest
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Operation, Server, field, file
 from maniflex.admin import ModelAdmin
-from maniflex.admin.cells import render_markdown
 from maniflex.admin.tables import AdminEvent
+from maniflex.admin.widgets import render_markdown
 from maniflex.encryption import MemoryKeyProvider
 from maniflex.middleware import auth, db, response
 from tests.kit.attacks import ATTACKS

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex._clock import Backoff
+from maniflex.background.outbox.delivery import DeliveryFailed, HandedBack, Hopeless, Policy, change
 from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus
-from maniflex.background.outbox.outcomes import DeliveryFailed, HandedBack, Hopeless, Policy, change
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BACKOFF = Backoff(timedelta(seconds=5), timedelta(hours=1), jitter=0)

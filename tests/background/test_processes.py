@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex import Model, Run, Server
-from maniflex.background.processes.model import ProcessState, WorkProcess, WorkStat
 from maniflex.background.processes.overview import Light
+from maniflex.background.processes.store import ProcessState, WorkProcess, WorkStat
 from maniflex.background.runs.model import WorkflowEvent
 from maniflex.testing import FakeClock
 from tests.kit.runs import minutes, no_pause, seconds

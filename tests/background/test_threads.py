@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 from maniflex import Run, Server
+from maniflex.background.loop import MOST
+from maniflex.background.outbox.delivery import MOST_ASIDE
 from maniflex.background.outbox.handlers import MOST_THREADS, MessageHandler
-from maniflex.background.outbox.outcomes import MOST_ASIDE
-from maniflex.background.threads import MOST
 from tests.kit.runs import status, working
 from tests.kit.waiting import eventually
 

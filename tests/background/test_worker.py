@@ -17,7 +17,7 @@ import pytest
 
 from maniflex import Run, Server
 from maniflex.background.runs.api import Work
-from maniflex.background.runs.rescuer import Pruner
+from maniflex.background.runs.claimer import Pruner
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Unavailable
 from maniflex.testing import client

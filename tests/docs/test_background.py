@@ -18,8 +18,7 @@ from maniflex.background.runs.run import LOOK_AGAIN, Run
 from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
 from maniflex.background_api.metrics import HELP
 from maniflex.config import Config
-from maniflex.sql.statement import Dialect
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, schema_statements
 from tests.kit.docs import DOCS, rows
 
 RUNS = (DOCS / "background" / "runs.md").read_text()

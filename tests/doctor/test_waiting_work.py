@@ -7,7 +7,7 @@ from typing import Any
 
 from maniflex import Run, Server
 from maniflex.background.outbox.message import Message
-from maniflex.background.processes.model import WorkProcess
+from maniflex.background.processes.store import WorkProcess
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
 from tests.kit.doctor import Leaflet, codes_of, stored

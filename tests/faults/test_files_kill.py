@@ -6,7 +6,7 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from maniflex.files.model import FileState
+from maniflex.files.store import FileState
 from maniflex.storage import LocalStorage
 from maniflex.testing.clock import FakeClock
 from tests.kit.files import Album, Archive, an_archive

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maniflex.http import protocol, streaming
+from maniflex.http import asgi, protocol
 from maniflex.pipeline import body as upload_progress
 from maniflex.storage import MemoryStorage
 from tests.file_routes.test_streams import END, FILMS, SlowReader, a_part
@@ -123,7 +123,7 @@ async def test_a_body_of_json_keeps_its_time(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_stops_reading_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "STALLED", 0.2)
+    monkeypatch.setattr(asgi, "STALLED", 0.2)
     closed = asyncio.Event()
 
     class Noting(MemoryStorage):

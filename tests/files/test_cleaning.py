@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from maniflex.errors import StorageError, Unavailable
-from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
+from maniflex.files.store import FileState
 from maniflex.model.field import FileRules
 from maniflex.storage import FileMeta, LocalStorage, MemoryStorage
 from maniflex.testing.clock import FakeClock

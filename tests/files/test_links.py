@@ -9,8 +9,8 @@ import pytest
 
 from maniflex import Context, Model, Server, WithDeletedAt, belongs_to, field, file, scheduled
 from maniflex.errors import FileGone, FileInUse, SerializationFailure, UnknownFile
-from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
+from maniflex.files.store import FileState
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.files import PNG, Album, Archive, an_archive

@@ -8,8 +8,8 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, file
 from maniflex.errors import UnknownFile
-from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
+from maniflex.files.store import FileState
 from maniflex.storage import FileMeta
 from maniflex.testing import client
 from tests.kit.files import PDF, PNG, Album, an_archive, in_pieces

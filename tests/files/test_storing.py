@@ -21,8 +21,8 @@ from maniflex.errors import (
     StorageError,
     TransactionError,
 )
-from maniflex.files.model import FileState
 from maniflex.files.owner import NOBODY
+from maniflex.files.store import FileState
 from maniflex.model.field import FileRules
 from maniflex.storage import FileMeta, LocalStorage, MemoryStorage
 from maniflex.testing import client

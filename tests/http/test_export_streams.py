@@ -18,8 +18,8 @@ import pytest
 from maniflex import Context, Model, ModelOptions, Next, Operation, Response, Server, field
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.features import export
-from maniflex.http import streaming
-from maniflex.http.streaming import Aborted
+from maniflex.http import asgi
+from maniflex.http.asgi import Aborted
 from maniflex.testing import client
 from tests.kit.http import error_of
 from tests.kit.internals import adapter_of
@@ -199,7 +199,7 @@ async def test_a_cancelled_export_frees_its_place(database_url: str) -> None:
 async def test_a_client_that_takes_nothing_is_left(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "STALLED", 0.05)
+    monkeypatch.setattr(asgi, "STALLED", 0.05)
     async with entries(database_url) as (server, http):
         download = Download(server)
         await download.begin()
@@ -429,9 +429,9 @@ async def test_over_a_socket_a_client_that_hangs_up_frees_its_place(
 async def test_a_client_that_takes_a_large_piece_slowly_is_not_cut_off(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "STALLED", 0.5)
+    monkeypatch.setattr(asgi, "STALLED", 0.5)
     server = Server(sqlite_url)
-    whole = b"x" * (8 * streaming.PIECE + 1)
+    whole = b"x" * (8 * asgi.PIECE + 1)
 
     @server.action("GET", "/large")
     async def large(ctx: Context) -> Response:
@@ -444,7 +444,7 @@ async def test_a_client_that_takes_a_large_piece_slowly_is_not_cut_off(
 
     async def send(message: Any) -> None:
         body = message.get("body", b"")
-        await asyncio.wait([asyncio.create_task(never.wait())], timeout=0.2 * len(body) / streaming.PIECE)
+        await asyncio.wait([asyncio.create_task(never.wait())], timeout=0.2 * len(body) / asgi.PIECE)
         taken.append(body)
 
     never = asyncio.Event()
@@ -486,7 +486,7 @@ async def test_a_stream_that_waits_for_nothing_ends_when_its_client_leaves(sqlit
 async def test_a_client_that_reads_steadily_is_not_cut_off_by_what_the_kernel_keeps(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "STALLED", 3.0)
+    monkeypatch.setattr(asgi, "STALLED", 3.0)
     loop = asyncio.get_running_loop()
     async with listening(endless_server(sqlite_url)) as port, asyncio.timeout(90):
         with socket.create_connection(("127.0.0.1", port)) as slow:

@@ -13,7 +13,7 @@ from maniflex import ConfigError, Context, LocaleOptions, Model, Server, field
 from maniflex._german import GERMAN
 from maniflex._messages import Catalogue
 from maniflex.errors import RequestError
-from maniflex.model import messages as validation
+from maniflex.model import value_rules as validation
 from maniflex.testing import client
 from tests.kit.http import error_of, serving
 

@@ -13,7 +13,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
-from maniflex.http.streaming import Aborted
+from maniflex.http.asgi import Aborted
 from maniflex.middleware import auth, db, response, service, validate, workflow
 from maniflex.pipeline.registration import MEANT_FOR_TASKS
 from maniflex.pipeline.response import Response

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from maniflex import AuthInfo, Context, Model, Next, Server, file
-from maniflex.files.model import FileState
+from maniflex.files.store import FileState
 from maniflex.storage import MemoryStorage
 from maniflex.testing import client
 

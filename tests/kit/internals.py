@@ -14,7 +14,7 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import OutboxStore
-from maniflex.background.runs.rescuer import Rescuer
+from maniflex.background.runs.claimer import Rescuer
 from maniflex.background.runs.worker import RunWorker
 from maniflex.db.port import Adapter
 from tests.kit.waiting import eventually

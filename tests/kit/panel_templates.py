@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import maniflex.admin
-from maniflex.admin.cells import Cell
 from maniflex.admin.inlines import InlineChange
 from maniflex.admin.lists import FilterControl
-from maniflex.admin.widgets import Control, FileItem
+from maniflex.admin.widgets import Cell, Control, FileItem
 
 TEMPLATES = Path(maniflex.admin.__file__).parent / "templates"
 HOSTILE = '"><script>window.marker=1</script>'

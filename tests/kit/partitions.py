@@ -10,7 +10,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 from maniflex._ids import first_id
-from maniflex.app.migrating import SchemaTables
+from maniflex.app.databases import SchemaTables
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.partitions.layout import MESSAGES, PATIENCE, RUNS, PartitionedTable, read_layout
 from maniflex.background.partitions.mover import TABLES, TableMover

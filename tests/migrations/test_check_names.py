@@ -11,7 +11,7 @@ import pytest
 from maniflex import Model
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.files.model import StoredFile
+from maniflex.files.store import StoredFile
 from maniflex.model.meta import TableRules, is_one_of
 
 

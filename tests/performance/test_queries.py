@@ -13,7 +13,7 @@ import pytest
 from maniflex import Model, Server, field, has_many
 from maniflex.query import cursor
 from maniflex.query.parse import parse
-from maniflex.sql import statement_cache
+from maniflex.sql import statement as statements
 from maniflex.testing import client
 from tests.kit.http import data_of
 from tests.kit.internals import adapter_of
@@ -90,9 +90,9 @@ async def test_a_shape_that_was_asked_before_is_never_written_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    compile_once = statement_cache.compile_statement
+    compile_once = statements.compile_statement
 
-    def noted(*arguments: Any) -> statement_cache.Compiled:
+    def noted(*arguments: Any) -> statements.Compiled:
         made = compile_once(*arguments)
         written.append(made.text)
         return made

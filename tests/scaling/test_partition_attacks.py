@@ -9,19 +9,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex._ids import first_id
-from maniflex.background.partitions.builder import missing_partitions
+from maniflex.background.partitions.keeper import PartitionRetention
 from maniflex.background.partitions.layout import (
     PACKAGE,
     RUNS,
     Partition,
     PartitionLayout,
     Period,
+    missing_partitions,
     take_turn,
 )
-from maniflex.background.partitions.retention import PartitionRetention
 from maniflex.errors import Conflict, DeclarationError
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import Dialect, Sql, load
 from tests.kit.partitioned_server import (
     RUN,
     a_server,

@@ -13,9 +13,18 @@ import pytest
 
 from maniflex import Server
 from maniflex._ids import first_id
-from maniflex.background.partitions import builder, mover
-from maniflex.background.partitions.builder import CHECK, LATEST, PartitionBuilder
-from maniflex.background.partitions.layout import MESSAGES, PATIENCE, RUNS, STEPS, PartitionedTable, Period
+from maniflex.background.partitions import layout, mover
+from maniflex.background.partitions.layout import (
+    CHECK,
+    LATEST,
+    MESSAGES,
+    PATIENCE,
+    RUNS,
+    STEPS,
+    PartitionBuilder,
+    PartitionedTable,
+    Period,
+)
 from maniflex.background.partitions.mover import TableMover, partition_tables
 from maniflex.db.port import Adapter
 from maniflex.db.short_locks import LockNotFree
@@ -47,13 +56,13 @@ BUILDING = """
 import asyncio, sys
 from datetime import datetime
 from maniflex import Server
-from maniflex.background.partitions import builder
+from maniflex.background.partitions import layout
 from maniflex.background.partitions.mover import partition_tables
 from maniflex.background.partitions.layout import Period
 from tests.kit.partitioned_server import ALL, a_server, adapter_of
 
 _, url, table, now, size = sys.argv
-builder.SMALL = int(size)
+layout.SMALL = int(size)
 
 async def main():
     async with a_server(url) as server:
@@ -67,10 +76,10 @@ MOVING = """
 import asyncio, os, signal, sys
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.postgres.transaction import PostgresTx
-from maniflex.background.partitions import builder
+from maniflex.background.partitions import layout
 from tests.kit.partitioned_server import a_server, partition
 
-url, last, builder.SMALL = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+url, last, layout.SMALL = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 count = -1
 
 def counted(send):
@@ -199,7 +208,7 @@ async def test_the_next_beat_removes_a_check_though_all_partitions_are_there(pos
 async def test_a_check_that_could_not_be_removed_goes_when_nobody_holds_the_table(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder, "SMALL", -1)
+    monkeypatch.setattr(layout, "SMALL", -1)
     async with a_server(postgres_url) as server:
         await move_all(server)
         one = PartitionBuilder(adapter_of(server), RUNS, replace(PATIENCE, tries=3))
@@ -241,7 +250,7 @@ async def test_a_rule_of_somebody_else_is_not_taken_for_such_a_check(postgres_ur
 async def test_a_small_table_gets_a_partition_without_a_check(postgres_url: str) -> None:
     async with a_server(postgres_url) as server:
         await move_all(server)
-        assert await kill_before_it_attaches(postgres_url, MESSAGES, small=builder.SMALL) == 0
+        assert await kill_before_it_attaches(postgres_url, MESSAGES, small=layout.SMALL) == 0
         await server.work.submit("part.ok", idempotency_key="one")
         await server.outbox.enqueue("part.told", 1, outside_transaction=True)
         assert (await layout_of(server, MESSAGES)).partitions == ()
@@ -251,13 +260,13 @@ async def test_a_check_goes_before_its_period_comes_near(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the partition cannot be attached, or the default one takes long to read."""
-    monkeypatch.setattr(builder, "SMALL", -1)
+    monkeypatch.setattr(layout, "SMALL", -1)
     async with a_server(postgres_url) as server:
         await move_all(server)
         one = PartitionBuilder(adapter_of(server), RUNS, PATIENCE)
         week = this_week()
         async with nothing_attached(postgres_url, RUNS):
-            monkeypatch.setattr(builder, "AHEAD", 1)
+            monkeypatch.setattr(layout, "AHEAD", 1)
             assert not (await one.build_ahead(week - LATEST - timedelta(seconds=1), Period.WEEK)).made
             assert not (await one.build_ahead(week - LATEST + timedelta(seconds=1), Period.WEEK)).made
         assert await fetch_value(postgres_url, CHECKS) == 0
@@ -267,13 +276,13 @@ async def test_a_check_goes_before_its_period_comes_near(
 async def test_time_that_other_partitions_took_counts_for_a_check(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder, "SMALL", -1)
+    monkeypatch.setattr(layout, "SMALL", -1)
     now = this_week() + timedelta(minutes=5)
     async with a_server(postgres_url) as server:
         await move_all(server)
         one = PartitionBuilder(adapter_of(server), RUNS, PATIENCE)
         times = [0.0, 0.0]  # at the beginning, and for the first one
-        monkeypatch.setattr(builder, "monotonic", lambda: times.pop(0) if times else 10_800.0)
+        monkeypatch.setattr(layout, "monotonic", lambda: times.pop(0) if times else 10_800.0)
 
         assert len((await one.build_ahead(now, Period.HOUR)).made) == 1  # three are missing
         assert await fetch_value(postgres_url, CHECKS) == 0
@@ -351,11 +360,11 @@ async def kill_at(url: str, places: range, small: int) -> int:
 
 
 async def test_a_move_is_killed_at_some_of_its_statements_and_finished(postgres_url: str) -> None:
-    assert await kill_at(postgres_url, range(40, 140, 50), builder.SMALL) > 1
+    assert await kill_at(postgres_url, range(40, 140, 50), layout.SMALL) > 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("small", [builder.SMALL, -1])
+@pytest.mark.parametrize("small", [layout.SMALL, -1])
 async def test_a_move_is_killed_at_every_statement_and_finished(postgres_url: str, small: int) -> None:
     """Each killed move goes as far as the one before and one statement farther, on what that left."""
     await kill_at(postgres_url, range(1, 400), small)

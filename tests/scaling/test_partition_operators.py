@@ -13,11 +13,11 @@ import pytest
 
 from maniflex import Server
 from maniflex._ids import first_id
-from maniflex.background.outbox.worker import MessagePruner
+from maniflex.background.outbox.dispatcher import MessagePruner
+from maniflex.background.partitions.keeper import PartitionRetention
 from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS, Period
 from maniflex.background.partitions.mover import partition_tables
-from maniflex.background.partitions.retention import PartitionRetention
-from maniflex.background.runs.rescuer import Pruner
+from maniflex.background.runs.claimer import Pruner
 from maniflex.errors import ManiflexError
 from maniflex.testing import FakeClock
 from tests.kit.partitioned_server import (

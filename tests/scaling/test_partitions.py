@@ -15,9 +15,8 @@ import pytest
 
 from maniflex._ids import first_id, new_id
 from maniflex.background.partitions import mover
-from maniflex.background.partitions.builder import CHECK, PartitionBuilder
-from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, Period
-from maniflex.background.partitions.retention import PartitionRetention
+from maniflex.background.partitions.keeper import PartitionRetention
+from maniflex.background.partitions.layout import CHECK, MESSAGES, OF_RUNS, RUNS, PartitionBuilder, Period
 from maniflex.errors import DeclarationError
 from maniflex.schema.differences import find_differences
 from maniflex.testing import client

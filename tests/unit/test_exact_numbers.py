@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from maniflex.db.sqlite.connect import average, install
-from maniflex.sql.aggregate import plain
+from maniflex.sql.select import plain
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import Refusal
 from maniflex.admin.declare import AdminAction, Message, Redirect
 from maniflex.admin.form_fields import form_fields, setting_of
 from maniflex.admin.lists import ask_record
 from maniflex.admin.people import AdminContext
 from maniflex.admin.search import NO_PICKER, label_controls, pickers_to
 from maniflex.admin.site import ModelSite, Sites, title_of
-from maniflex.admin.visit import PanelRoute, Visit, act
+from maniflex.admin.visit import PanelRoute, Refusal, Visit, act
 from maniflex.admin.widgets import WIDGETS, Control, UnreadableText, words_beside
 from maniflex.errors import NotFound
 from maniflex.features.actions import Action

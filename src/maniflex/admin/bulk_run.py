@@ -22,8 +22,6 @@ from maniflex.admin.actions import (
     run_own_action,
 )
 from maniflex.admin.bulk import bulk_choices, settable_fields
-from maniflex.admin.call import MOST_COUNTED, Api, ApiAnswer
-from maniflex.admin.cells import as_text
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.form_fields import make_control, read_form
 from maniflex.admin.list_query import api_query, read_list_query
@@ -34,8 +32,8 @@ from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfers.batches import Change, change_one
 from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, require_permission, start_phase
-from maniflex.admin.visit import Visit, act
-from maniflex.admin.widgets import Control, FormInput, input_name, key_at
+from maniflex.admin.visit import MOST_COUNTED, Api, ApiAnswer, Visit, act
+from maniflex.admin.widgets import Control, FormInput, as_text, input_name, key_at
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.pipeline.operation import Operation
@@ -86,7 +84,7 @@ def record_change(
     panel: PanelParts, api: Api, site: ModelSite, action: str, changes: Mapping[str, Any], **options: Any
 ) -> RecordChange:
     """The change of this name, as this person."""
-    given = {"event": _EVENTS.get(action, action), "reason": "bulk", **options}
+    options_of_event = {"event": _EVENTS.get(action, action), "reason": "bulk", **options}
     return RecordChange(
         model=site.meta.name,
         adapter=panel.adapter_of(site.meta),
@@ -95,7 +93,7 @@ def record_change(
         site=site,
         action=action,
         changes=changes,
-        **given,
+        **options_of_event,
     )
 
 
@@ -401,8 +399,8 @@ async def run_bulk(visit: Visit) -> Response:
         return visit.redirect(_list_path(visit, site), ok=visit.t(key, count=ready))
     question = visit.t("bulk_question", name=label)
     if value is not None:
-        shown = await spell_value(visit, site, value.field, changes.get(value.field.api))
-        question = visit.t("bulk_set_question", field=title_of(value.field.api), value=shown)
+        text = await spell_value(visit, site, value.field, changes.get(value.field.api))
+        question = visit.t("bulk_set_question", field=title_of(value.field.api), value=text)
     view = BulkView(
         title=f"{label}: {site.plural}",
         action=visit.url(site.table, "bulk"),

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex.admin.audit import EventRow, event_rows, find_events
-from maniflex.admin.call import MOST_COUNTED
-from maniflex.admin.cells import group_digits
 from maniflex.admin.declare import Card, Number, OwnPage, Rows, Series
 from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import Handler, PanelRoute, Visit, show
+from maniflex.admin.visit import MOST_COUNTED, Handler, PanelRoute, Visit, show
+from maniflex.admin.widgets import group_digits
 from maniflex.errors import NotFound
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response

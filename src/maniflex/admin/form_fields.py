@@ -14,7 +14,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from maniflex._callables import cache_by_class
 from maniflex._json import read_text as read_json
-from maniflex.admin.cells import as_text
 from maniflex.admin.search import NO_PICKER
 from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite, title_of
 from maniflex.admin.texts import Texts
@@ -24,6 +23,7 @@ from maniflex.admin.widgets import (
     FormInput,
     Setting,
     UnreadableText,
+    as_text,
     file_item,
     file_items,
     input_name,
@@ -506,7 +506,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _FormField:
     name: str
     control: str
     options: Sequence[str]
@@ -523,7 +523,7 @@ def has_parts(field: FieldMeta) -> bool:
 
 
 @cache_by_class
-def _parts(kind: type) -> tuple[_Part, ...]:
+def _parts(kind: type) -> tuple[_FormField, ...]:
     """The parts of a type; none of one that is edited as JSON."""
     try:
         schema = TypeAdapter(kind).json_schema()
@@ -540,7 +540,7 @@ def _parts(kind: type) -> tuple[_Part, ...]:
         if control == "bool" and "null" in kinds:
             control, options = "choice", ("true", "false")
         parts.append(
-            _Part(
+            _FormField(
                 name=name,
                 control=control,
                 options=options,
@@ -614,7 +614,7 @@ def read_parts(field: FieldMeta, base: Any, texts: Mapping[str, str], say: Texts
     return values if is_changed else MISSING
 
 
-def _read(part: _Part, text: str, say: Texts) -> Any:
+def _read(part: _FormField, text: str, say: Texts) -> Any:
     """A part of its own type, as far as its text says; the rules of the type are the API's to apply."""
     if text in ("true", "false") and part.control in ("bool", "choice"):
         return text == "true"

@@ -9,15 +9,15 @@ from typing import Any
 
 from maniflex._locales import NO_LOCALE
 from maniflex.admin.audit import people_names
-from maniflex.admin.cells import as_text, cell, diff_words
 from maniflex.admin.form_fields import form_fields, is_fixed
-from maniflex.admin.forms import render_form
+from maniflex.admin.inlines import render_form
 from maniflex.admin.list_query import read_number
 from maniflex.admin.lists import ask_record
 from maniflex.admin.saving import save_values
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.visit import Visit, act, show
+from maniflex.admin.widgets import as_text, cell, diff_words
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.model.meta import Kind
 from maniflex.model.texts import localized_fields

@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, urlencode
 
 from maniflex.admin.audit import find_events
 from maniflex.admin.bulk import BulkChoice, bulk_choices, bulk_fields, may_export, model_actions
-from maniflex.admin.call import MOST_COUNTED, ApiAnswer, Refusal
-from maniflex.admin.cells import HIDDEN, NULL, Cell, cell, group_digits, is_number
 from maniflex.admin.form_fields import is_settable
 from maniflex.admin.list_query import (
     PERIODS,
@@ -26,8 +24,18 @@ from maniflex.admin.list_query import (
 )
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.views import SavedView
-from maniflex.admin.visit import Visit
-from maniflex.admin.widgets import file_item, file_items, note_files
+from maniflex.admin.visit import MOST_COUNTED, ApiAnswer, Refusal, Visit
+from maniflex.admin.widgets import (
+    HIDDEN,
+    NULL,
+    Cell,
+    cell,
+    file_item,
+    file_items,
+    group_digits,
+    is_number,
+    note_files,
+)
 from maniflex.errors import InvalidQuery, NotFound
 from maniflex.features.export import available_formats
 from maniflex.model.meta import FieldMeta, Kind

@@ -9,14 +9,12 @@ from typing import Any
 
 from maniflex.admin.actions import ActionButton, record_actions
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.cells import Cell, as_text
-from maniflex.admin.forms import show_form
+from maniflex.admin.inlines import show_form
 from maniflex.admin.list_query import read_number
 from maniflex.admin.lists import ask_record, neighbours_of, read_deleted, show_list, shown_cell, total_text
 from maniflex.admin.site import ModelSite, title_of
-from maniflex.admin.visit import PanelRoute, Visit, act, show
-from maniflex.admin.widgets import is_file_list, note_files
+from maniflex.admin.visit import ApiAnswer, PanelRoute, Refusal, Visit, act, show
+from maniflex.admin.widgets import Cell, as_text, is_file_list, note_files
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, OnDelete, RelationKind, RelationMeta
 from maniflex.pipeline.operation import Operation

@@ -25,7 +25,7 @@ from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.exceptions import TemplateSyntaxError
 from markupsafe import Markup, escape
 
-from maniflex.admin.cells import render_markdown
+from maniflex.admin.widgets import render_markdown
 from maniflex.errors import NotFound
 from maniflex.pipeline.response import Response
 

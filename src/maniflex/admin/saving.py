@@ -11,8 +11,6 @@ from urllib.parse import quote
 
 from maniflex._json import read_back
 from maniflex.admin.audit import NothingStored, SentTwice
-from maniflex.admin.call import ApiAnswer, Refusal
-from maniflex.admin.cells import as_text, cell
 from maniflex.admin.form_fields import (
     form_fields,
     initial_values,
@@ -23,7 +21,6 @@ from maniflex.admin.form_fields import (
     setting_of,
     text_of,
 )
-from maniflex.admin.forms import render_form
 from maniflex.admin.inlines import (
     InlineChange,
     InlineStep,
@@ -31,14 +28,15 @@ from maniflex.admin.inlines import (
     inline_tables,
     read_links,
     read_row_values,
+    render_form,
     row_indexes,
     save_links,
 )
 from maniflex.admin.lists import ask_record
 from maniflex.admin.rendering import SECURITY_HEADERS
 from maniflex.admin.site import ModelSite, title_of
-from maniflex.admin.visit import Visit, act
-from maniflex.admin.widgets import FormInput, input_name, is_file_list, key_at, words_beside
+from maniflex.admin.visit import ApiAnswer, Refusal, Visit, act
+from maniflex.admin.widgets import FormInput, as_text, cell, input_name, is_file_list, key_at, words_beside
 from maniflex.db.port import Isolation
 from maniflex.errors import Abort, NotFound
 from maniflex.model.meta import FieldMeta, Kind

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from maniflex.admin.call import MOST_COUNTED
 from maniflex.admin.list_query import any_contains
 from maniflex.admin.rendering import SECURITY_HEADERS
 from maniflex.admin.site import ModelSite
-from maniflex.admin.visit import show
+from maniflex.admin.visit import MOST_COUNTED, show
 from maniflex.admin.widgets import Control
 from maniflex.errors import NotFound
 from maniflex.model.meta import RelationMeta

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from maniflex._names import did_you_mean
-from maniflex.app.databases import Databases, Stores, link_stores, make_stores, observe_statements
+from maniflex.app.databases import (
+    Databases,
+    Stores,
+    link_stores,
+    make_stores,
+    observe_statements,
+    unregistered_targets,
+)
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
-from maniflex.app.migrating import unregistered_targets
 from maniflex.app.route_guards import (
     GuardsByRoute,
     ProductionProblem,
@@ -30,9 +36,8 @@ from maniflex.db.store import Store
 from maniflex.doctor.check import Ignore
 from maniflex.errors import DeclarationError
 from maniflex.http.access_log import with_access_log
-from maniflex.http.asgi import App, HttpApp
+from maniflex.http.asgi import App, HttpApp, Router
 from maniflex.http.layers import Observed, Surroundings
-from maniflex.http.routing import Router
 from maniflex.middleware.auth.authenticator import CallerCheck
 from maniflex.middleware.auth.csrf_tokens import forgery_problems
 from maniflex.model.meta import ModelMeta
@@ -314,8 +319,8 @@ def _make_draft(
     runtime = _make_runtime(declaration, databases, stores, rules)
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(pipeline, config.trace, logger, tracing=declaration.tracing)
-    reached = ReachedModels(composer, pipeline, metas, rules)
-    descriptions = RouteDescriptions(guards, reached, rules, placement, declaration.layers)
+    reached_models = ReachedModels(composer, pipeline, metas, rules)
+    descriptions = RouteDescriptions(guards, reached_models, rules, placement, declaration.layers)
     document = _make_document(declaration, models or (), stores, descriptions)
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -324,9 +329,9 @@ def _make_draft(
         is_readable=models is not None,
         databases=databases,
         placement=placement,
-        routes=RouteBuilder(runtime, composer, reached, declaration.computed),
+        routes=RouteBuilder(runtime, composer, reached_models, declaration.computed),
         description=Description(
-            RouteBuilder(runtime, spec_composer, reached, context=OpenAPIContext),
+            RouteBuilder(runtime, spec_composer, reached_models, context=OpenAPIContext),
             pipeline.openapi,
             lambda: document.make(chain.from_iterable(_with_prefix(config, endpoints))),
         ),

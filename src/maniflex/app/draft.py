@@ -30,7 +30,7 @@ from maniflex.pipeline.rules.transforms import Computed
 if TYPE_CHECKING:
     from maniflex.admin.declare import Admin
     from maniflex.admin.panel import Panel
-    from maniflex.doctor.subject import Subject
+    from maniflex.doctor.check import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

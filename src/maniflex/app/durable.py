@@ -24,10 +24,9 @@ from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import ScopeNeeds
 from maniflex.background_api.audit import AuditRoutes
-from maniflex.background_api.jobs import JobRoutes
 from maniflex.background_api.outbox import OutboxRoutes
 from maniflex.background_api.part_routes import PartRoutes
-from maniflex.background_api.runs import RunRoutes
+from maniflex.background_api.runs import JobRoutes, RunRoutes
 from maniflex.background_api.schedules import (
     ActionCaller,
     ScheduleRoutes,

@@ -115,8 +115,8 @@ class EntryTables:
             if not isinstance(entry, ListeningEntry):
                 continue
             roots = [meta for meta in metas.values() if names is None or meta.name in names]
-            reached = [one for root in roots for one in reachable_models(root, metas)]
-            listened_metas = (*roots, *(reached if entry.hears_reached else ()))
+            models = [one for root in roots for one in reachable_models(root, metas)]
+            listened_metas = (*roots, *(models if entry.hears_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 is_told = entry.hears_backends or metas[name].options.backend is None
                 listener = entry.listener(stores[name])

@@ -15,7 +15,7 @@ from maniflex.app.encryption import declares_encryption, encrypted_fields, encry
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import in_groups, refuse_foreign_scopes
 from maniflex.db.rotation import KeyRotation
-from maniflex.doctor.subject import GuardedRoute
+from maniflex.doctor.check import GuardedRoute
 from maniflex.erasure.plan import problems_of
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
@@ -354,7 +354,7 @@ class AdminPanel(Feature):
         admin = draft.declaration.admin
         if admin is None:
             return ()
-        from maniflex.admin.feature import panel_problems
+        from maniflex.admin.panel import panel_problems
 
         models = draft.models if draft.is_readable else None
         return panel_problems(admin, draft.declaration.config, models, draft.declaration.actions)
@@ -363,7 +363,7 @@ class AdminPanel(Feature):
         admin, declaration = draft.declaration.admin, draft.declaration
         if admin is None or any(self.problems(draft)):
             return ()
-        from maniflex.admin.feature import build_panel
+        from maniflex.admin.panel import build_panel
 
         registrations = declaration.pipeline.auth.registrations
         draft.panel = build_panel(

@@ -9,8 +9,7 @@ from typing import Any
 from maniflex.app.draft import Declaration
 from maniflex.config import DEFAULT, Config, Limits
 from maniflex.db.backend import counts_records
-from maniflex.doctor.check import Ignore
-from maniflex.doctor.subject import GuardedRoute
+from maniflex.doctor.check import GuardedRoute, Ignore
 from maniflex.features.actions import Action
 from maniflex.middleware.auth.csrf_tokens import RouteMiddleware
 from maniflex.model.meta import ModelMeta
@@ -285,8 +284,10 @@ class RouteDescriptions:
         self._guards = guards
         self._reached = reached
         self._placement = placement
-        lifted = [entry for entry, _ in placement.seats if isinstance(entry, ServerEntry) and entry.is_lifted]
-        self._layers = [entry for entry in (*lifted, *layers) if isinstance(entry, LayerEntry)]
+        lifted_entries = [
+            entry for entry, _ in placement.seats if isinstance(entry, ServerEntry) and entry.is_lifted
+        ]
+        self._layers = [entry for entry in (*lifted_entries, *layers) if isinstance(entry, LayerEntry)]
 
     def docs(self, endpoint: Endpoint) -> list[EntryDocs]:
         """What the entries of an endpoint add to its description."""

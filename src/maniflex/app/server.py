@@ -24,7 +24,7 @@ from maniflex._names import application_of_module, did_you_mean, title_of_module
 from maniflex._service import Service
 from maniflex.app.assembly import Assembly, assemble
 from maniflex.app.data_access import WithDataAccess
-from maniflex.app.databases import describe_databases
+from maniflex.app.databases import SchemaTables, describe_databases, refuse_table_warnings
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
@@ -37,30 +37,26 @@ from maniflex.app.encryption import (
 )
 from maniflex.app.keys import ROTATE_RUN
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState, collect_warnings
-from maniflex.app.migrating import SchemaTables, refuse_table_warnings
 from maniflex.app.route_guards import RouteGuards
-from maniflex.background.loop import stalled_loops
+from maniflex.background.loop import dead_parts, stalled_loops
 from maniflex.background.runs.run import Run
-from maniflex.background.threads import dead_parts
 from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
-from maniflex.doctor.check import Ignore
-from maniflex.doctor.subject import Subject
+from maniflex.doctor.check import Ignore, Subject
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
-from maniflex.http.asgi import App, LateRequests
+from maniflex.http.asgi import App, LateRequests, Send
 from maniflex.http.layers import Observed
 from maniflex.http.probes import Health
 from maniflex.http.serve import LONGEST, Delay, on_stop_signal
-from maniflex.http.streaming import Send
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.observation import Observation
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
-    from maniflex.doctor.subject import Subject
+    from maniflex.doctor.check import Subject
     from maniflex.schema.target import MigrationTarget
 
 

@@ -28,10 +28,10 @@ from maniflex.audit.records import (
 )
 from maniflex.audit.tables import TABLES, TableSink
 from maniflex.background.environment import Environment
+from maniflex.background.loop import DaemonThreads, on_thread
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.threads import DaemonThreads, on_thread
 from maniflex.db.port import Tx
 from maniflex.db.store import Store
 from maniflex.model.base import Model

@@ -11,8 +11,7 @@ from typing import Any
 
 from maniflex.audit.tables import TABLES, AuditLogRow, ReadAuditLogRow
 from maniflex.background.commands import CallerReach
-from maniflex.background_api.own_rows import reach_of, require_identity
-from maniflex.background_api.part_routes import rename_route
+from maniflex.background_api.part_routes import reach_of, rename_route, require_identity
 from maniflex.errors import Forbidden
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, ModelOptions
@@ -21,8 +20,8 @@ from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.routes import Endpoint, RouteBuilder
+from maniflex.pipeline.rules.policies import TablePolicy
 from maniflex.pipeline.rules.reach import Guard, view_through
-from maniflex.pipeline.rules.row_judge import TablePolicy
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Narrowed
 

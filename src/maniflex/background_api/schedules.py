@@ -22,14 +22,15 @@ from maniflex.background.runs.handlers import excesses
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import CHANGEABLE, Fits, Models
 from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
-from maniflex.background_api.own_rows import (
+from maniflex.background_api.part_routes import (
     actor_of,
+    add_options,
     bind_to_caller,
+    command_endpoint,
     reach_of,
     require_identity,
     schedule_payload,
 )
-from maniflex.background_api.part_routes import add_options, command_endpoint
 from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule, RequestError, ValidationFailed
 from maniflex.features.actions import Action
 from maniflex.model.base import Model

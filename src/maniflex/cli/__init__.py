@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from maniflex.cli.data import copy, export_, files, import_
+from maniflex.cli.data import copy, drain, export_, files, import_, sweep
 from maniflex.cli.doctor import doctor
 from maniflex.cli.erase import erase, subject
 from maniflex.cli.keys import keys
@@ -14,7 +14,6 @@ from maniflex.cli.routes import check, completion, config, openapi, routes, vers
 from maniflex.cli.run import run
 from maniflex.cli.shell import backup, shell
 from maniflex.cli.superuser import createsuperuser, superuser
-from maniflex.cli.sweep import drain, sweep
 from maniflex.cli.work import outbox, partition, processes, runs, scheduler, schedules, top, worker
 
 

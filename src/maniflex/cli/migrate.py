@@ -113,7 +113,7 @@ def up(
     """Apply the files that are pending, all of them or up to REVISION."""
     from maniflex.db.short_locks import LockLimits
     from maniflex.schema.apply import Migrator
-    from maniflex.schema.preview import pending_warnings, preview_sql, preview_steps
+    from maniflex.schema.check import pending_warnings, preview_sql, preview_steps
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -123,10 +123,10 @@ def up(
                 continue
             for warning in await pending_warnings(target, revision):
                 click.echo(f"warning: {warning}", err=True)
-            noted: list[MigrationFile] = []
+            files: list[MigrationFile] = []
             with Progress("rows") as progress:
-                count = await Migrator(target, _listener(progress, noted), allow_rewrite).up(revision)
-            nothing = "nothing more to do" if noted else "nothing to do"
+                count = await Migrator(target, _listener(progress, files), allow_rewrite).up(revision)
+            nothing = "nothing more to do" if files else "nothing to do"
             if not target.files.exist:
                 nothing += f": there are no files; write the first with {target.command('make @')}"
             click.echo(f"{_prefix(targets, target)}{_count_of_files(count, 'applied') if count else nothing}")
@@ -146,7 +146,7 @@ def up(
 def down(application: str, revision: str, yes: bool, database: str | None) -> None:
     """Undo the last file, or all files behind REVISION (`base`: all of them)."""
     from maniflex.schema.apply import Migrator
-    from maniflex.schema.preview import files_to_undo
+    from maniflex.schema.check import files_to_undo
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -268,7 +268,7 @@ def merge(application: str, message: str, database: str | None) -> None:
 @_database
 def show(application: str, revision: str, database: str | None) -> None:
     """Print a file and the operations it comes to on this database."""
-    from maniflex.schema.preview import describe_file
+    from maniflex.schema.check import describe_file
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:

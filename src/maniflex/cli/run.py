@@ -128,13 +128,13 @@ class Reloader:
 
     def run(self) -> None:
         self._child = self._start()
-        seen = snapshot(Path.cwd())
+        files_before = snapshot(Path.cwd())
         while not self._stopping.wait(LOOK_EVERY):
             now = snapshot(Path.cwd())
-            if now != seen:
-                changed = sorted({path for path, _ in now.items() ^ seen.items()})
-                seen = now
-                self._reload(changed)
+            if now != files_before:
+                changed_paths = sorted({path for path, _ in now.items() ^ files_before.items()})
+                files_before = now
+                self._reload(changed_paths)
         self._end_child()
 
     def _reload(self, changed: Sequence[str]) -> None:

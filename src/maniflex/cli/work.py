@@ -23,8 +23,8 @@ from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
 from maniflex.background.partitions.layout import PartitionedTable, Period
 from maniflex.background.partitions.mover import TABLES, partition_tables
-from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import Overview, count_text
+from maniflex.background.processes.store import ProcessState, WorkProcess
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun
 from maniflex.background.schedules.cron import Cron, describe
 from maniflex.background.schedules.model import Schedule, ScheduleFiring

@@ -15,8 +15,8 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.aggregate import Aggregation
 from maniflex.query.conditions import ConditionReader, Where
 from maniflex.query.query import Query
-from maniflex.sql.aggregate import aggregate as aggregate_sql
-from maniflex.sql.aggregate import tree as tree_sql
+from maniflex.sql.select import aggregate as aggregate_sql
+from maniflex.sql.select import tree as tree_sql
 from maniflex.sql.where import Scope
 
 DEFAULT_DEPTH = 100

@@ -22,7 +22,7 @@ from maniflex.errors import HistoryChanged, NotFound
 from maniflex.model.history_row import HistoryOperation
 from maniflex.model.meta import ModelMeta
 from maniflex.query.query import Query, Scope
-from maniflex.sql import past, select
+from maniflex.sql import history, select
 from maniflex.sql.history_layouts import (
     HISTORY_SCHEMA,
     FieldThen,
@@ -33,8 +33,7 @@ from maniflex.sql.history_layouts import (
     typed_value,
 )
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.statement_cache import StatementCache
+from maniflex.sql.statement import Sql, StatementCache, by_dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class PastRows:
             return [], first[0].total if first else 0
         return [self._record(row, moment) for row in rows], rows[0].total if rows else 0
 
-    def _record(self, row: past.PastPageRow, moment: datetime) -> PastRecord:
+    def _record(self, row: history.PastPageRow, moment: datetime) -> PastRecord:
         at = row.written_at
         written_at = datetime.fromisoformat(at) if isinstance(at, str) else at
         values = self.tell(row.layout, msgspec.json.decode(row.snapshot), moment, written_at).values
@@ -201,13 +200,13 @@ class PastRows:
         record_id: str | None = None,
         *,
         budget: Budget | None = None,
-    ) -> Sequence[past.PastPageRow]:
+    ) -> Sequence[history.PastPageRow]:
         """Rows of the past; refused where some of them cannot be compared as the query asks."""
         while True:
             layouts = self.layouts
-            statement = past.page(self.store.sql, self.history.sql, query, scope, moment, record_id)
+            statement = history.page(self.store.sql, self.history.sql, query, scope, moment, record_id)
             run = executor(self.store.adapter)
-            rows = [past.PastPageRow(*row) for row in await run.fetch(statement, budget)]
+            rows = [history.PastPageRow(*row) for row in await run.fetch(statement, budget)]
             newest = rows[0].newest_layout if rows else None
             if not rows and layouts.numbers:
                 newest = await newest_number(run)
@@ -219,7 +218,7 @@ class PastRows:
         return rows
 
     def _refusal(self, query: Query, moment: datetime) -> HistoryChanged:
-        fields = [f for f in past.asked_fields(query) if not f.secret and f.name != "id"]
+        fields = [f for f in history.asked_fields(query) if not f.secret and f.name != "id"]
         changes = [(f.api, change) for f in fields for change in self.layouts.changes_of(f, moment)]
         if not changes:
             changes = [(f.api, change) for f in fields for change in self.layouts.additions_of(f, moment)]
@@ -243,14 +242,14 @@ class PastRows:
         record = past_record(self.store.meta, rows[0].version, values)
         if not query.filters and not scope:
             return record
-        if any(field.name in record.missing and not field.secret for field in past.asked_fields(query)):
+        if any(field.name in record.missing and not field.secret for field in history.asked_fields(query)):
             raise self._refusal(query, moment)
         binding = rows[0].binding
-        state = past.PastState(
+        state = history.PastState(
             msgspec.json.encode(redact_row(self.store.meta, record.row)).decode(),
             None if binding is None else msgspec.json.encode(binding).decode(),
         )
-        is_inside = past.inside(self.store.sql, record_id, state, query.filters, scope)
+        is_inside = history.inside(self.store.sql, record_id, state, query.filters, scope)
         return None if await executor(self.store.adapter).fetch_one(is_inside) is None else record
 
     async def _versions(self, filters: Sequence[Any], limit: int | None = None) -> Sequence[Any]:

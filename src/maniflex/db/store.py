@@ -44,9 +44,9 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.model.base import Model
-from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
 from maniflex.model.texts import has_edits, merge_edits
+from maniflex.model.value_rules import detail
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
 from maniflex.sql.cipher import NO_KEYS

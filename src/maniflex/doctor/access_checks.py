@@ -12,21 +12,26 @@ from itertools import islice
 from pathlib import Path
 
 from maniflex.doctor.check import (
+    ACTIONS,
+    FILES_AND_SEARCH,
+    READS,
+    WRITES,
     DeclarationCheck,
+    GuardedRoute,
     Problem,
     Severity,
+    Subject,
     at_place,
     place_of_function,
     texts_in_sources,
     where_of,
 )
-from maniflex.doctor.subject import ACTIONS, FILES_AND_SEARCH, READS, WRITES, GuardedRoute, Subject
 from maniflex.erasure.inventory import forgotten_fields, forgotten_models
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.credential_store import RefreshToken
 from maniflex.middleware.db.scopes import TenantRule
 from maniflex.middleware.response.cross_origin import Cors
-from maniflex.middleware.service.hashing import HashEntry, PasswordEntry
+from maniflex.middleware.service.service_entry import HashEntry, PasswordEntry
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.pipeline.entry import Entry, SecretKeeper, require_field
 from maniflex.pipeline.operation import Operation
@@ -424,11 +429,11 @@ def lasting_sessions(subject: Subject) -> Iterator[Problem]:
 
 
 def short_secrets(subject: Subject) -> Iterator[Problem]:
-    said: set[tuple[str, str]] = set()
+    named_pairs: set[tuple[str, str]] = set()
     for entry, seat in subject.seats:
         for problem in entry.production_problems(seat) if isinstance(entry, SecretKeeper) else ():
-            if (entry.name, problem) not in said:
-                said.add((entry.name, problem))
+            if (entry.name, problem) not in named_pairs:
+                named_pairs.add((entry.name, problem))
                 yield Problem(
                     where=entry.name,
                     why=problem,

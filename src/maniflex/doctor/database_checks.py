@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.checkpoints import WARN_BYTES
 from maniflex.db.sqlite.connect import MEMORY, has_wal_mode
-from maniflex.doctor.check import DatabaseCheck, DeclarationCheck, Problem, Severity
-from maniflex.doctor.subject import OpenDatabase, Subject, read_living
+from maniflex.doctor.check import (
+    DatabaseCheck,
+    DeclarationCheck,
+    OpenDatabase,
+    Problem,
+    Severity,
+    Subject,
+    read_living,
+)
 from maniflex.sql.search import searchable_fields
 from maniflex.sql.statement import Sql, by_dialect
 
@@ -357,11 +364,11 @@ def _has_fts5() -> bool:
 def readonly_directories(subject: Subject) -> Iterator[Problem]:
     for path in _files(subject):
         directory = os.path.dirname(os.path.abspath(path))
-        wanted = [directory, *([path] if os.path.exists(path) else [])]
-        refused = [place for place in wanted if os.path.exists(place) and not _is_writable(place)]
-        if not os.path.isdir(directory) or refused:
+        places = [directory, *([path] if os.path.exists(path) else [])]
+        refused_places = [place for place in places if os.path.exists(place) and not _is_writable(place)]
+        if not os.path.isdir(directory) or refused_places:
             yield Problem(
-                where=", ".join(refused) or directory,
+                where=", ".join(refused_places) or directory,
                 why="SQLite makes its log beside the database, and this user cannot write there, so every"
                 " write fails",
                 fix=f"mkdir -p {directory} && chown {os.getuid()} {directory}",

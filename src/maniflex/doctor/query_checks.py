@@ -9,8 +9,17 @@ from typing import Any
 
 from maniflex.db.port import Adapter, Executor
 from maniflex.db.store import Store
-from maniflex.doctor.check import Coded, DatabaseCheck, Problem, Severity, where_of
-from maniflex.doctor.subject import LARGE, OpenDatabase, Subject, tables_over
+from maniflex.doctor.check import (
+    LARGE,
+    Coded,
+    DatabaseCheck,
+    OpenDatabase,
+    Problem,
+    Severity,
+    Subject,
+    tables_over,
+    where_of,
+)
 from maniflex.middleware.auth.guards import RoleGuard
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.pipeline.context import AuthInfo

@@ -30,13 +30,14 @@ from maniflex.doctor.check import (
     DeclarationCheck,
     DoctorReport,
     Finding,
+    OpenDatabase,
     Problem,
     Severity,
+    Subject,
     report_of,
 )
 from maniflex.doctor.database_checks import pooler_problem
 from maniflex.doctor.query_checks import PROBES, REPEATED_STATEMENTS, StatementCounter, probe_lists
-from maniflex.doctor.subject import OpenDatabase, Subject
 from maniflex.errors import ManiflexError
 from maniflex.sql.statement import Dialect
 

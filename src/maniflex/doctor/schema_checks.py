@@ -6,13 +6,19 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from maniflex.db.rotation import count_keys
-from maniflex.doctor.check import DatabaseCheck, Problem, Severity, where_of
-from maniflex.doctor.subject import OpenDatabase, read_living, tables_over
+from maniflex.doctor.check import (
+    DatabaseCheck,
+    OpenDatabase,
+    Problem,
+    Severity,
+    read_living,
+    tables_over,
+    where_of,
+)
 from maniflex.model.meta import FieldMeta
 from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_files import statement_of
+from maniflex.sql.statement import Dialect, Sql, by_dialect, statement_of
 from maniflex.sql.tables import quote
 
 _VALUES_AT_ONCE = 1000

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
-from maniflex.doctor.check import DeclarationCheck, Problem, Severity
-from maniflex.doctor.subject import Subject
+from maniflex.doctor.check import DeclarationCheck, Problem, Severity, Subject
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.memory import MemoryStorage
 
@@ -29,12 +28,12 @@ def missing_extras(subject: Subject) -> Iterator[Problem]:
     for problem in subject.missing_extras:
         name, needs, rest = problem.partition(" needs ")
         yield extra_problem(*((name, f"it needs {rest}") if needs else ("the application", problem)))
-    exported = [meta.name for meta in subject.own_models if meta.options.export]
-    if exported and find_spec("xlsxwriter") is None:
+    exported_models = [meta.name for meta in subject.own_models if meta.options.export]
+    if exported_models and find_spec("xlsxwriter") is None:
         yield extra_problem(
-            ", ".join(exported),
+            ", ".join(exported_models),
             'exports are csv and jsonl only, and ?format=xlsx is refused: pip install "maniflex[export]"',
-            *exported,
+            *exported_models,
         )
 
 

@@ -13,12 +13,16 @@ from maniflex.background.schedules.store import ScheduleStore
 from maniflex.doctor.check import (
     DatabaseCheck,
     DeclarationCheck,
+    LivingProcesses,
+    OpenDatabase,
     Problem,
     Severity,
+    Subject,
     at_place,
     place_of_function,
+    read_living,
+    tables_over,
 )
-from maniflex.doctor.subject import LivingProcesses, OpenDatabase, Subject, read_living, tables_over
 from maniflex.model.base import Model
 from maniflex.schema.read import read_columns
 from maniflex.sql.statement import Sql

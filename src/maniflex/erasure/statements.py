@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from maniflex.background.parameters import parameters_of
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_files import NamedStatement, statement_of
+from maniflex.sql.statement import Dialect, NamedStatement, Sql, by_dialect, statement_of
 from maniflex.sql.tables import quote
 
 _AMONG = re.compile(r"AMONG\(:(\w+)\)")

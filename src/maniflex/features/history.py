@@ -32,7 +32,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
-from maniflex.pipeline.rules.row_judge import RowJudge
+from maniflex.pipeline.rules.policies import RowJudge
 from maniflex.pipeline.rules.transforms import change_records
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id
@@ -335,7 +335,7 @@ class HistoryShower:
 
     async def show(self, ctx: Context, page: HistoryPage) -> list[dict[str, Any]]:
         hidden = await self._rules.unshown_fields(ctx)
-        selected = None if page.query.select is None else {f.api for f in page.query.select}
+        selected_names = None if page.query.select is None else {f.api for f in page.query.select}
         await self._past.learn_layouts(row[self._layout_place] for row in page.rows)
         answers = []
         for row in page.rows:
@@ -343,11 +343,11 @@ class HistoryShower:
             layout, former = row[self._layout_place], {}
             for name in ("diff", "snapshot") if self._snapshots else ("diff",):
                 values[name], rest = await self._show_values(ctx, name, values[name], layout, hidden)
-                if rest and (selected is None or name in selected):
+                if rest and (selected_names is None or name in selected_names):
                     former[name] = rest
             if not self._snapshots:
                 del values["snapshot"]
-            answer = {n: v for n, v in values.items() if selected is None or n in selected}
+            answer = {n: v for n, v in values.items() if selected_names is None or n in selected_names}
             answers.append(answer | ({"former": former} if former else {}))
         return answers
 

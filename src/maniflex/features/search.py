@@ -14,8 +14,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import TRIMMED, Endpoint, RouteBuilder, RouteDocs
+from maniflex.pipeline.rules.policies import RowJudge
 from maniflex.pipeline.rules.reach import Guard, Refused, admit
-from maniflex.pipeline.rules.row_judge import RowJudge
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
 from maniflex.query.query import Query
@@ -201,7 +201,7 @@ async def _drop_denied(
     ctx: Context, judges: Mapping[ModelMeta, RowJudge], hits: Sequence[SearchHit]
 ) -> list[SearchHit]:
     """The hits that the caller may see; their rows are read to be judged."""
-    denied: set[tuple[str, str]] = set()
+    denied_hits: set[tuple[str, str]] = set()
     for meta, judge in judges.items():
         ids = [hit.id for hit in hits if hit.model == meta.name] if judge else ()
         if not ids:
@@ -210,9 +210,9 @@ async def _drop_denied(
         query = Query(store.meta, store.models, limit=None).with_filter("id", ids, "in")
         rows, _ = await store.page(store.listing(query), counted=False)
         records = [store.record(row) for row in rows]
-        allowed = {record.id for record in records if await judge.allow(ctx, record)}
-        denied |= {(meta.name, id) for id in ids if id not in allowed}
-    return [hit for hit in hits if (hit.model, hit.id) not in denied]
+        allowed_ids = {record.id for record in records if await judge.allow(ctx, record)}
+        denied_hits |= {(meta.name, id) for id in ids if id not in allowed_ids}
+    return [hit for hit in hits if (hit.model, hit.id) not in denied_hits]
 
 
 def _number(text: str) -> int:

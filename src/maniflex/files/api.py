@@ -20,16 +20,14 @@ from maniflex.files.cleaner import Cleaner, CleanReport
 from maniflex.files.desk import FileDesk
 from maniflex.files.inventory import Adoption, FileCheck, Inventory, OnEach
 from maniflex.files.links import FileLinks
-from maniflex.files.model import FileLink, ManiflexSecret, StoredFile
 from maniflex.files.owner import Owner, bind_signer, owner_in_code, owner_of
-from maniflex.files.store import PACKAGE, FileStore
+from maniflex.files.store import PACKAGE, FileLink, FileStore, ManiflexSecret, StoredFile
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
 from maniflex.model.field import file_fields
 from maniflex.model.registry import Registry
 from maniflex.pipeline.context import Context
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, Sql, schema_statements
 from maniflex.storage.address import from_address
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.port import METHODS, FileMeta, HasProblems, Reader, Storage, missing_methods

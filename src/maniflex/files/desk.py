@@ -38,7 +38,7 @@ from maniflex.errors import (
     UnknownFile,
 )
 from maniflex.files.intake import ENOUGH, FileQuota, Intake, clean_content_type, contradicts, no_room
-from maniflex.files.model import FileState, StoredFile
+from maniflex.files.store import FileState, StoredFile
 from maniflex.model.field import FileRules
 from maniflex.pipeline.context import Context
 from maniflex.storage.port import (

@@ -184,16 +184,16 @@ def sniff(head: bytes) -> str:
 def contradicts(head: bytes, declared: str) -> bool:
     """Whether a file of the declared type cannot begin like this."""
     declared = declared.partition(";")[0].strip().lower()
-    found = sniff(head)
-    if declared in (found, OCTET_STREAM):
+    sniffed_type = sniff(head)
+    if declared in (sniffed_type, OCTET_STREAM):
         return False
-    if found in (OCTET_STREAM, "text/plain"):
+    if sniffed_type in (OCTET_STREAM, "text/plain"):
         return declared in _ALWAYS_BEGIN_SO
-    if found in ("text/html", "image/svg+xml"):
+    if sniffed_type in ("text/html", "image/svg+xml"):
         return not (declared.startswith("text/") or "xml" in declared or "html" in declared) or (
             declared == "text/plain"
         )
-    return not declared.startswith(_MADE_OF.get(found, ()))
+    return not declared.startswith(_MADE_OF.get(sniffed_type, ()))
 
 
 def _is_text(head: bytes) -> bool:

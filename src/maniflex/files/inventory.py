@@ -12,8 +12,7 @@ from maniflex.errors import FileNotFound, StorageError
 from maniflex.files.desk import FileDesk
 from maniflex.files.intake import clean_content_type
 from maniflex.files.links import keys_in
-from maniflex.files.model import FileState, StoredFile
-from maniflex.files.store import Link, LinkRow
+from maniflex.files.store import FileState, Link, LinkRow, StoredFile
 from maniflex.model.field import file_fields
 from maniflex.sql.select import rows_among, rows_behind
 from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage, stat_file
@@ -156,8 +155,10 @@ class Inventory:
         rows = self._desk.rows
         async with store.adapter.transaction() as tx:
             links = [link for row in await store.seam.images(tx, [record_id]) for link in _links(store, row)]
-            locked = await rows.lock(tx, {link.key for link in links}) if links else {}
-            fitting = [link for link in links if link.key in locked and locked[link.key].state in WHOLE]
+            locked_rows = await rows.lock(tx, {link.key for link in links}) if links else {}
+            fitting = [
+                link for link in links if link.key in locked_rows and locked_rows[link.key].state in WHOLE
+            ]
             if fitting:
                 await rows.link(tx, fitting, self._desk.clock.now())
             return len(fitting)

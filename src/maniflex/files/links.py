@@ -11,12 +11,11 @@ from maniflex.db.port import Row, Tx
 from maniflex.db.write_seam import Change, after_commit_once
 from maniflex.errors import FileForbidden, FileGone, RequestError, TooManyFiles, UnknownFile, ValidationFailed
 from maniflex.files.desk import FileDesk
-from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner, is_uploader
-from maniflex.files.store import Link, LockedFile
+from maniflex.files.store import FileState, Link, LockedFile, StoredFile
 from maniflex.model.field import ACLS, FileRules, file_fields, rules_of_field
-from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.value_rules import detail
 
 Place = tuple[int, FieldMeta, FileRules]  # of a file field among the fields of its model
 
@@ -42,12 +41,12 @@ class FileLinks:
         if not added and not dropped:
             return
         rows, now = self._desk.rows, self._desk.clock.now()
-        locked = await rows.lock(tx, {link.key for link in (*added, *dropped)})
+        locked_rows = await rows.lock(tx, {link.key for link in (*added, *dropped)})
         for link, field in added.items():
-            _require_linkable(locked.get(link.key), field)
+            _require_linkable(locked_rows.get(link.key), field)
         if added:
             await rows.link(tx, list(added), now)
-            for acl, keys in _narrower(added, locked).items():
+            for acl, keys in _narrower(added, locked_rows).items():
                 await rows.narrow_acl(tx, keys, acl, now)
         if dropped:
             await rows.unlink(tx, list(dropped))

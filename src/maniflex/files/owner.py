@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maniflex._caller import caller
 from maniflex.config import Config
-from maniflex.files.model import StoredFile
+from maniflex.files.store import StoredFile
 from maniflex.pipeline.context import Context
 from maniflex.query.operators import Op
 from maniflex.query.query import Forced

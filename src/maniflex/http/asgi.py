@@ -1,27 +1,150 @@
-"""ASGI in, `Context` out: find the route, run the pipeline, send the answer."""
+"""ASGI in, `Context` out: find the endpoint of a path, run the pipeline, send the answer."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, MutableMapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, MutableMapping
+from contextlib import aclosing, suppress
+from typing import Any, Generic, TypeVar
 
 from maniflex._fence import Fence
 from maniflex._json import text_trouble
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
-from maniflex.http.routing import Route, Router
-from maniflex.http.streaming import FencedChunks, Send, deliver, quiet_aborts, send_fenced
 from maniflex.pipeline.answer import answer, failure, translate_refusal
 from maniflex.pipeline.context import AsgiScope, Context, Header, Receive
 from maniflex.pipeline.exchange import OBSERVED
 from maniflex.pipeline.exchange import App as App
+from maniflex.pipeline.exchange import Send as Send
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.response import JSON, Response, error_response, panic_response
 from maniflex.pipeline.routes import Endpoint, set_params
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.watch import ClientGone
+
+# Paths → endpoints, by dictionary: finding a route costs the same with one model or a thousand.
+#
+# A fixed segment goes before a parameter in the same place, and a parameter before the rest of a path,
+# which `/files/{key...}` has. Two endpoints that want the same method on the same path are a mistake, found
+# when the routes are built.
+
+
+E = TypeVar("E")
+_NO_PARAMS: Mapping[str, str] = {}
+_REST = "..."  # in the name of a parameter that takes the rest of a path, slashes included
+
+
+class Route(Generic[E]):
+    """What one path answers to."""
+
+    __slots__ = ("allow", "methods", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, tuple[str, ...]] = {}  # each method may call its parameters as it likes
+        self.methods: dict[str, E] = {}
+        self.allow = ""
+
+    def add(self, method: str, endpoint: E, names: tuple[str, ...]) -> None:
+        self.methods[method] = endpoint
+        self.names[method] = names
+        self.allow = ", ".join(sorted(self.methods))
+
+
+class _Node(Generic[E]):
+    __slots__ = ("fixed", "parameter", "route")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node[E]] = {}
+        self.parameter: _Node[E] | None = None
+        self.route: Route[E] | None = None
+
+
+class Router(Generic[E]):
+    """All routes of a server."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, Route[E]] = {}  # paths without parameters
+        self._last: dict[str, Route[E]] = {}  # one parameter, at the end: by what is before it
+        self._root: _Node[E] = _Node()
+        self._tails: dict[str, Route[E]] = {}  # the rest of a path: by what is before it
+
+    def add(self, method: str, path: str, endpoint: E) -> E | None:
+        """Mount an endpoint; gives back the one that already has this method and path."""
+        segments = path.split("/")[1:]
+        names = tuple(s[1:-1].removesuffix(_REST) for s in segments if _is_parameter(s))
+        route = self._route(path, segments, names)
+        existing = route.methods.get(method)
+        if existing is None:
+            route.add(method, endpoint, names)
+        return existing
+
+    def _route(self, path: str, segments: list[str], names: tuple[str, ...]) -> Route[E]:
+        if not names:
+            return self._whole.setdefault(path, Route())
+        if path.endswith(_REST + "}"):
+            return self._tails.setdefault(path.rpartition("{")[0], Route())
+        if len(names) == 1 and _is_parameter(segments[-1]):
+            return self._last.setdefault(path.rpartition("/")[0], Route())
+        node = self._root
+        for segment in segments:
+            if _is_parameter(segment):
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        node.route = node.route or Route()
+        return node.route
+
+    def find(self, path: str, method: str) -> tuple[Route[E] | None, str | Mapping[str, str]]:
+        """The route of a path, preferring one that has the method; with its parameter or parameters."""
+        other: tuple[Route[E] | None, str | Mapping[str, str]] = (None, _NO_PARAMS)
+        route = self._whole.get(path)
+        if route is not None:
+            if method in route.methods:
+                return route, _NO_PARAMS
+            other = (route, _NO_PARAMS)
+        base, _, last = path.rpartition("/")
+        if last:
+            route = self._last.get(base)
+            if route is not None:
+                if method in route.methods:
+                    return route, last
+                other = other if other[0] else (route, last)
+        for candidate, values in _walk(self._root, path.split("/")[1:], ()):
+            match = (candidate, dict(zip(candidate.names.get(method, ()), values, strict=False)))
+            if method in candidate.methods:
+                return match
+            other = other if other[0] else match
+        if other[0] is None:
+            for base, tail in self._tails.items():
+                if path.startswith(base):
+                    return tail, path[len(base) :]
+        return other
+
+    def paths(self) -> list[str]:
+        """Fixed parts of every route, for finding what a mount would hide."""
+        return [*self._whole, *(f"{base}/" for base in self._last), *self._tails]
+
+
+def _is_parameter(segment: str) -> bool:
+    return segment.startswith("{") and segment.endswith("}")
+
+
+def _walk(
+    node: _Node[E], segments: list[str], values: tuple[str, ...]
+) -> Iterable[tuple[Route[E], tuple[str, ...]]]:
+    if not segments:
+        if node.route is not None:
+            yield node.route, values
+        return
+    head, *rest = segments
+    child = node.fixed.get(head)
+    if child is not None:
+        yield from _walk(child, rest, values)
+    if node.parameter is not None and head:
+        yield from _walk(node.parameter, rest, (*values, head))
+
 
 _JSON_TYPE = (b"content-type", JSON.encode())
 # Answers are private and soon out of date; code that knows better sets the header.
@@ -325,3 +448,167 @@ class LateRequests:
             self._last = time.monotonic()
         is_http_1 = scope.get("http_version", "").startswith("1")  # later ones have no such header
         return with_headers(send, _CLOSE) if is_http_1 else send
+
+
+# Send an answer while it is being made.
+#
+# Until its first bytes are there, a failure is answered like any other. After that an answer ends whole or
+# is broken off: the connection closes without the last chunk, so no client takes a part for the whole. A
+# client that goes away, or takes nothing for `STALLED`, ends the making too; it is sent small pieces, so
+# that one who reads slowly is seen to read.
+
+
+STALLED = 60.0  # seconds
+PIECE = 64 * 1024
+TURN = 256 * 1024  # bytes after which others have their turn
+
+
+class Aborted(Exception):
+    """Closes the connection of an answer that cannot be completed; the cause is in the log already."""
+
+
+async def deliver(
+    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
+) -> Response | None:
+    """Send the whole stream; or give back the answer to send instead, when nothing was sent yet."""
+    reader = _Recipient(send)
+    pump = asyncio.create_task(_pump(stream, start, ctx, reader))
+    reader.watch(pump)
+    departure = asyncio.create_task(_until_gone(ctx.receive))
+    try:
+        await asyncio.wait((pump, departure), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        reader.leave()
+        for task in (pump, departure):
+            task.cancel()
+        await asyncio.wait((pump, departure))
+    if pump.cancelled():
+        ctx.logger.info("the client went away while the answer was being sent")
+        return None
+    return pump.result()
+
+
+async def _pump(
+    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, reader: _Recipient
+) -> Response | None:
+    is_started = False
+    sent_bytes = 0
+    fence = Fence()
+    try:
+        async with aclosing(stream):
+            chunk = await anext(stream, None)
+            is_started = True
+            await reader.send(start)
+            while chunk is not None:
+                for piece in _pieces(chunk):
+                    await reader.send({"type": "http.response.body", "body": piece, "more_body": True})
+                sent_bytes += len(chunk)
+                # Neither the maker nor the server may have to wait, and a client that left must be noticed.
+                if len(chunk) < PIECE or sent_bytes >= TURN:
+                    sent_bytes = 0
+                    await asyncio.sleep(0)
+                chunk = await anext(stream, None)
+    except ClientGone:
+        return None
+    except BaseException as error:
+        failed = fence.absorb(error)
+        if not is_started:
+            return failure(ctx, failed)
+        ctx.logger.error("an answer was broken off: %r", error, exc_info=error)
+        raise Aborted("an answer was broken off") from None
+    await reader.send({"type": "http.response.body", "body": b""})
+    return None
+
+
+class FencedChunks:
+    """The chunks of an answer of Starlette, each time anew: in its tasks `SystemExit` would end the loop."""
+
+    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncGenerator[Any, None]:
+        fence, chunks = Fence(), None
+        try:
+            while True:
+                try:
+                    chunks = aiter(self._chunks) if chunks is None else chunks
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+                except BaseException as error:
+                    failed = fence.absorb(error)
+                    if failed is error:
+                        raise
+                    raise failed from error
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
+
+
+async def send_fenced(response: App, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """Send an answer of Starlette and do the work it has for afterwards; the task may be one of a layer."""
+    fence = Fence()
+    try:
+        await response(scope, receive, send)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise fence.absorb(error) from error
+
+
+def _pieces(chunk: bytes) -> Iterable[bytes]:
+    if len(chunk) <= PIECE:
+        return (chunk,)
+    return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
+
+
+class _Recipient:
+    """The client of one answer. One timer serves all pieces: one for each would cost more than sending it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None  # since when a piece waits to be taken
+        self._stalled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, pump: asyncio.Task[Any]) -> None:
+        """End the task when the client takes nothing for too long."""
+        since, now = self._since, self._loop.time()
+        due = now + STALLED if since is None else since + STALLED
+        if since is not None and due <= now:
+            self._stalled = True
+            pump.cancel()
+            return
+        self._timer = self._loop.call_at(due, self.watch, pump)
+
+    def leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self._since = self._loop.time()
+        try:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self._stalled:
+                raise TimeoutError("the client reads nothing") from None
+            raise
+        except OSError as error:  # some servers tell by this that the client is gone
+            raise ClientGone("the client disconnected") from error
+        self._since = None
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def quiet_aborts(name: str = "uvicorn.error") -> None:
+    """Keep the server from reporting as a crash what we have logged and broken off on purpose."""
+    logging.getLogger(name).addFilter(_no_abort)
+
+
+def _no_abort(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], Aborted))

@@ -285,9 +285,9 @@ class Observed:
         if self._lines is not None:
             self._lines.note(request, scope, status, duration)
         if self._observers or request.joined:
-            seen = request.observation(scope, status, duration)
+            observation = request.observation(scope, status, duration)
             for observer in (*self._observers, *(one.observe for one in request.joined)):
-                observer(seen)
+                observer(observation)
         request.context = None
 
 

@@ -192,9 +192,9 @@ class ReadinessChecks:
 
     async def _run(self) -> dict[str, bool]:
         tasks = {name: self._begin(name, check) for name, check in self._checks.items()}
-        begun = [task for task in tasks.values() if task is not None]
-        if begun:
-            await asyncio.wait(begun, timeout=self._within)
+        tasks_begun = [task for task in tasks.values() if task is not None]
+        if tasks_begun:
+            await asyncio.wait(tasks_begun, timeout=self._within)
         return {name: self._outcome(name, task) for name, task in tasks.items()}
 
     def _begin(self, name: str, check: Check) -> asyncio.Task[bool] | None:

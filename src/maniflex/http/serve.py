@@ -22,8 +22,8 @@ from maniflex._service import cancel_remaining_tasks
 from maniflex.config import Config
 from maniflex.errors import ConfigError
 from maniflex.http.access_log import LoggingProtocol
+from maniflex.http.asgi import Send
 from maniflex.http.protocol import PatientProtocol
-from maniflex.http.streaming import Send
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.exchange import App
 

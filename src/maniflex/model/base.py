@@ -23,8 +23,8 @@ from maniflex.model.class_body import ClassBody, add_marker, build, read_options
 from maniflex.model.core_schema import serializers
 from maniflex.model.declared import Index, ModelOptions, OnErase, Retention, SoftDelete
 from maniflex.model.field import field, file, scheduled
-from maniflex.model.messages import by_attribute, details, refusal
 from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
+from maniflex.model.value_rules import by_attribute, details, refusal
 
 if TYPE_CHECKING:
     _BaseType = type

@@ -43,7 +43,7 @@ def walk(
     defined once and referred to is walked for every state in which it is met.
     """
     known = dict(definitions or {})
-    met: set[tuple[str, S]] = set()
+    seen_pairs: set[tuple[str, S]] = set()
 
     def at(part: Any, state: S, name: str) -> Iterator[tuple[Any, S]]:
         state = enter(part, state, name)
@@ -53,8 +53,8 @@ def walk(
             yield from at(part["schema"], state, "")
         elif part["type"] == "definition-ref":
             ref = part["schema_ref"]
-            if ref in known and (ref, state) not in met:
-                met.add((ref, state))
+            if ref in known and (ref, state) not in seen_pairs:
+                seen_pairs.add((ref, state))
                 yield from at(known[ref], state, "")
         else:
             for key, value in part.items():

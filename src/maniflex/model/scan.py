@@ -424,12 +424,12 @@ class _Scan:
             elif field.kind is Kind.JSON or field.encrypted is not None:
                 self.trouble(owner, f"scheduled: where: {field.name} cannot be compared with a value")
             else:
-                wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
-                if not wanted:
+                expected_values = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+                if not expected_values:
                     self.trouble(owner, f"scheduled: where: {field.name} has no values")
                 conditions[field.name] = tuple(
                     self._fit_value(field.name, value, "scheduled where value", validator, owner)
-                    for value in wanted
+                    for value in expected_values
                 )
         return MappingProxyType(conditions)
 

@@ -26,8 +26,8 @@ from maniflex._locales import (
 )
 from maniflex.errors import ValidationFailed
 from maniflex.model.field import LocaleEdit, LocaleString
-from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.value_rules import detail
 
 _decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any = msgspec.json.Decoder().decode

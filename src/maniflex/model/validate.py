@@ -33,8 +33,8 @@ from maniflex.model.core_schema import (
     with_any_values,
     with_optional,
 )
-from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.value_rules import Detail, detail, details, unknown_field
 
 Fields = dict[str, Any]
 

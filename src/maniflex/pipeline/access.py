@@ -146,8 +146,8 @@ class DatabaseAccess:
             order_by=order_by,
             limit=limit,
         )
-        reached = (name for item in leaves(aggregation.filters) for name in models_along(item.path))
-        scope = await self.scope_of(store.meta, Operation.LIST, reached)
+        model_names = (name for item in leaves(aggregation.filters) for name in models_along(item.path))
+        scope = await self.scope_of(store.meta, Operation.LIST, model_names)
         return await analysis.aggregate(store, aggregation, scope=require_binding(store, scope))
 
     async def recursive_query(
@@ -164,8 +164,8 @@ class DatabaseAccess:
         store = self.runtime.store(model)
         reader = ConditionReader(Query(store.meta, store.models))
         conditions = reader.conditions(where) if self.rules is not None else ()
-        reached = (name for item in conditions for name in models_along(item.path))
-        scope = await self.scope_of(store.meta, Operation.LIST, reached)
+        model_names = (name for item in conditions for name in models_along(item.path))
+        scope = await self.scope_of(store.meta, Operation.LIST, model_names)
         return await analysis.tree(
             store,
             root_id=root_id,
@@ -189,11 +189,11 @@ class DatabaseAccess:
         `per_model_limit` gives each model that many places before the best of the rest fill up.
         """
         scope = self.forced
-        hidden: dict[Store, tuple[FieldMeta, ...]] = {}
+        hidden_by_store: dict[Store, tuple[FieldMeta, ...]] = {}
         if self.rules is not None or self.runtime.rules.has_redactions:
             stores = stores_to_search(self.runtime, models, scope)
             scope = await self.scope_with(scope, [store.meta.name for store in stores])
-            hidden = {store: await self.hidden_fields(store.meta) for store in stores}
+            hidden_by_store = {store: await self.hidden_fields(store.meta) for store in stores}
         return await search(
             self.runtime,
             query,
@@ -201,7 +201,7 @@ class DatabaseAccess:
             limit=limit,
             per_model_limit=per_model_limit,
             scope=scope,
-            hidden=hidden,
+            hidden=hidden_by_store,
         )
 
     async def lock_for_update(self, model: type[M], id: str) -> M:

@@ -25,9 +25,9 @@ from maniflex.model.core_schema import (
     with_optional,
     without_functions,
 )
-from maniflex.model.messages import api_name, details, part_detail
 from maniflex.model.meta import Kind
 from maniflex.model.validate import BoundedValidator, is_flood
+from maniflex.model.value_rules import api_name, details, part_detail
 from maniflex.pipeline.threads import give_way
 
 _MOST_BINDERS = 256

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from maniflex._locales import locale_code
 from maniflex.errors import Detail, ValidationFailed
 from maniflex.model.field import LocaleEdit
-from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.model.texts import LocaleRules, localized_fields
+from maniflex.model.value_rules import detail
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, mark_language
 

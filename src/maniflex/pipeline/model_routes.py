@@ -17,10 +17,9 @@ from maniflex.pipeline.serializer import Serializer
 from maniflex.pipeline.steps.browse import Browse
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
-from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.policies import PolicedWrites, ShownRows, judge_of_written
 from maniflex.pipeline.steps.response import LocalizedRespond, RedactedRespond, Respond
-from maniflex.pipeline.steps.validate import UnknownFields, Validate
+from maniflex.pipeline.steps.validate import Judge, UnknownFields, Validate
 from maniflex.query.query import reachable_models
 
 

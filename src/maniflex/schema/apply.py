@@ -32,8 +32,9 @@ from maniflex.schema.operations import (
     RequireValues,
     RunCode,
     StatementByDatabase,
+    describe_operation,
+    version_statements,
 )
-from maniflex.schema.plan import describe_operation, version_statements
 from maniflex.schema.plan_sqlite import foreign_key_check, plan_on_sqlite, without_foreign_keys
 from maniflex.schema.read import (
     LogEntry,
@@ -270,12 +271,12 @@ async def stamp(target: MigrationTarget, revision: str) -> None:
 
 async def _restate_log(tx: Tx, target: MigrationTarget, heads: tuple[str, ...]) -> None:
     """Let the log have the files up to these revisions and no other."""
-    applied = {file.revision: file for file in applied_files(target, heads)}
+    files_by_revision = {file.revision: file for file in applied_files(target, heads)}
     log = await read_log(tx)
-    for revision in log.keys() - applied.keys():
+    for revision in log.keys() - files_by_revision.keys():
         await delete_entry(tx, revision)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    for revision, file in applied.items():
+    for revision, file in files_by_revision.items():
         entry = log.get(revision) or LogEntry(revision, "", now, None, None)
         await write_entry(tx, replace(entry, digest=file.digest, progress=None))
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alembic.operations import Operations
 from alembic.operations.ops import MigrateOperation
@@ -19,13 +19,9 @@ from alembic.script import Script, ScriptDirectory
 from alembic.script.revision import MultipleHeads, RangeNotAncestorError, ResolutionError
 from alembic.util import CommandError
 
-from maniflex.schema.plan import offline_context
+from maniflex.schema.operations import offline_context
 from maniflex.schema.target import Irreversible, MigrationError
 from maniflex.sql.statement import Dialect
-
-if TYPE_CHECKING:
-    pass
-
 
 _SLUG = re.compile(r"[^a-z0-9]+")
 _SLUG_LENGTH = 50

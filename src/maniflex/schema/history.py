@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maniflex.db.current import reading
 from maniflex.db.past_rows import newest_number, read_entries
@@ -20,13 +20,8 @@ from maniflex.model.meta import Kind
 from maniflex.schema.read import has_table
 from maniflex.sql.history_layouts import HISTORY_SCHEMA, Layouts, SchemaEntry, layout_of
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.statement_cache import StatementCache
+from maniflex.sql.statement import Sql, StatementCache, by_dialect
 from maniflex.sql.tables import quote
-
-if TYPE_CHECKING:
-    pass
-
 
 _SCHEMA = (
     f"CREATE TABLE IF NOT EXISTS {HISTORY_SCHEMA} (number BIGINT NOT NULL PRIMARY KEY,"

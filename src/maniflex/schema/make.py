@@ -186,11 +186,11 @@ class Maker:
         memory = remembered_enums(self._files.all(), self._target.dialect, differences)
         for source in table_sources(self._target.models).values():
             for place, values in enums_of(source).items():
-                removed = [value for value in memory.get(place, ()) if value not in values]
-                if removed:
+                removed_values = [value for value in memory.get(place, ()) if value not in values]
+                if removed_values:
                     column = place.rpartition(".")[2]
                     up = call_source("op.require_values", [source.name, column, values])
-                    change.add(up, "", f"remove {', '.join(map(str, removed))} from {place}")
+                    change.add(up, "", f"remove {', '.join(map(str, removed_values))} from {place}")
                     change.enums[place] = values
 
     # -- what is refused

@@ -28,8 +28,6 @@ from maniflex.schema.operations import (
     SetNotNull,
     StatementAction,
     StatementByDatabase,
-)
-from maniflex.schema.plan import (
     duplicate_check,
     null_check,
     plan_alike,
@@ -39,8 +37,8 @@ from maniflex.schema.plan import (
 )
 from maniflex.schema.target import MigrationError
 from maniflex.schema.types import ColumnType
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import COLUMN_TYPES, index_name, quote, sa_dialect
+from maniflex.sql.statement import Dialect, Sql, sa_dialect
+from maniflex.sql.tables import COLUMN_TYPES, index_name, quote
 
 POSTGRES = Dialect.POSTGRES
 _INDEX = re.compile(
@@ -174,13 +172,13 @@ async def _alter_columns(operation: RebuildTable, run: Executor) -> list[Action]
 def _changes(column: sa.Column[Any], row: Any, operation: RebuildTable) -> Iterator[str]:
     """The clauses that alter one column, but not to NOT NULL."""
     _, type_, not_null, default, collation = row
-    wanted = column.type.compile(dialect=sa_dialect(POSTGRES))
+    wanted_type = column.type.compile(dialect=sa_dialect(POSTGRES))
     using = operation.using.get(column.name)
     if using is not None or not _has_type(column, str(type_), collation):
         if default is not None:  # it may not fit the new type; the new one follows
             yield "DROP DEFAULT"
             default = None
-        yield f"TYPE {wanted}" + (f" USING {using_text(using, POSTGRES)}" if using is not None else "")
+        yield f"TYPE {wanted_type}" + (f" USING {using_text(using, POSTGRES)}" if using is not None else "")
     if column.nullable and not_null and not column.primary_key:
         yield "DROP NOT NULL"
     wanted_default = _default_text(column)

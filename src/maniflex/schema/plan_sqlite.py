@@ -33,8 +33,6 @@ from maniflex.schema.operations import (
     SetNotNull,
     StatementByDatabase,
     StoredRowsCheck,
-)
-from maniflex.schema.plan import (
     duplicate_check,
     null_check,
     number_check,
@@ -48,8 +46,8 @@ from maniflex.schema.read import TableText
 from maniflex.schema.target import MigrationError
 from maniflex.schema.types import DECIMAL, FLOAT, INT
 from maniflex.sql.decimal_order import order_column
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quote, sa_dialect
+from maniflex.sql.statement import Dialect, Sql, sa_dialect
+from maniflex.sql.tables import quote
 
 SQLITE = Dialect.SQLITE
 _NUMBERS = (INT, FLOAT, DECIMAL)

@@ -17,8 +17,8 @@ from maniflex.sql.decimal_order import is_order_column, order_column
 from maniflex.sql.history_layouts import HISTORY_SCHEMA
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import COLUMN_TYPES, column_type, find_table, quote, sa_dialect
+from maniflex.sql.statement import Dialect, Sql, by_dialect, sa_dialect
+from maniflex.sql.tables import COLUMN_TYPES, column_type, find_table, quote
 
 
 @dataclass(frozen=True, slots=True)

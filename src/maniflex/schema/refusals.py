@@ -34,8 +34,8 @@ from maniflex.schema.read import Column, has_type, read_indexes, type_ddl
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import decimal_column, has_order_key
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.tables import COLUMN_TYPES, quote, sa_dialect
+from maniflex.sql.statement import Sql, by_dialect, sa_dialect
+from maniflex.sql.tables import COLUMN_TYPES, quote
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -326,8 +326,8 @@ class Refusals:
             anew = f', or declare {marker.field} with field(column="{mark.column}")'
         elif marker is not None:
             statements = [*self._mark_again(model, condition), *drop]
-            advised = self._in_migration(statements, mark.column)
-            anew = f", or mark them by {marker.field} in a migration{advised}"
+            advice = self._in_migration(statements, mark.column)
+            anew = f", or mark them by {marker.field} in a migration{advice}"
         removal = [f"DELETE FROM {_place(model)} WHERE {condition}", *drop]
         return (
             f"{name}: {difference.text}, because {name} no longer has that field. To keep them deleted,"

@@ -15,13 +15,12 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.texts import LocaleRules, locale_rules
 from maniflex.schema.differences import Difference, EngineObject, What, engine_objects, index_renames
 from maniflex.schema.files import MigrationFile
-from maniflex.schema.operations import IndexByDatabase
-from maniflex.schema.plan import backfill_advice
+from maniflex.schema.operations import IndexByDatabase, backfill_advice
 from maniflex.schema.read import Column, ExistingIndex
 from maniflex.schema.target import MigrationError, MigrationTarget
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.statement import Dialect, by_dialect, sa_dialect
 from maniflex.sql.tables import (
     COLUMN_TYPES,
     NAMED_BY_CONDITION,
@@ -31,7 +30,6 @@ from maniflex.sql.tables import (
     column_default,
     constant_default,
     quote,
-    sa_dialect,
     table_rules,
 )
 
@@ -203,7 +201,7 @@ class Changes:
             for new, column in types
             if (text := conversion_back_source(new, column, dialect)) is not None
         }
-        retyped = self._drop_retyped(change, source, using)
+        retyped_indexes = self._drop_retyped(change, source, using)
         self._fill_nulls(change, source, differences)
         new_columns = {
             d.field.column
@@ -228,7 +226,7 @@ class Changes:
             call_source("op.rebuild_table", [source.name, *down, *_using_arguments(using_back)]),
             f"change {', '.join(dict.fromkeys(old))} of {source.name}",
         )
-        for index in retyped:
+        for index in retyped_indexes:
             change.add(source.create_index(index), source.drop_index(index))
 
     def _drop_retyped(
@@ -550,10 +548,10 @@ def literal_source(value: Any) -> SourceText:
         return SourceText(f"[{', '.join(literal_source(one) for one in value)}]")
     if not isinstance(value, str):
         return SourceText(repr(value))
-    quoted = repr(value)
-    if quoted.startswith("'") and '"' not in value:
-        quoted = f'"{quoted[1:-1]}"'
-    return SourceText(quoted)
+    text = repr(value)
+    if text.startswith("'") and '"' not in value:
+        text = f'"{text[1:-1]}"'
+    return SourceText(text)
 
 
 def keyword_source(name: str, value: Any) -> SourceText:

@@ -7,10 +7,12 @@ that waits; then it tries again a little later.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
+import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,47 +23,41 @@ from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
 
-from maniflex.db.port import Executor, Tx
-from maniflex.errors import ManiflexError, ValidationFailed
+from maniflex.db.current import reading
+from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
+from maniflex.errors import ConstraintViolation, ManiflexError, ValidationFailed
+from maniflex.model.meta import FieldMeta
 from maniflex.schema.history import note_change, note_dropped_table, note_renamed_table
 from maniflex.schema.operations import (
     Action,
     Backfill,
     BackfillAction,
     CodeAction,
+    Commit,
+    FieldFactory,
+    IndexBuild,
     RebuildTable,
     RunCode,
     StatementAction,
     StoredRowsCheck,
+    describe_operation,
+    using_text,
+    version_statements,
 )
-from maniflex.schema.plan import describe_operation, using_text, version_statements
-from maniflex.schema.read import LogEntry, delete_entry, write_entry
-from maniflex.schema.target import MigrationError
-from maniflex.schema.types import ColumnType
+from maniflex.schema.plan_postgres import plan_on_postgres
+from maniflex.schema.read import LogEntry, delete_entry, read_log, write_entry
+from maniflex.schema.target import MigrationError, MigrationTarget
+from maniflex.schema.types import ByDatabase, ColumnType
 from maniflex.sql.codec import decoder
 from maniflex.sql.history_layouts import form_of
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quote, sa_dialect
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql, by_dialect, sa_dialect
+from maniflex.sql.tables import quote
 
 if TYPE_CHECKING:
     from maniflex.schema.files import MigrationFile
     from maniflex.schema.target import MigrationTarget
-import asyncio
-import random
-from collections.abc import Awaitable, Iterator, Mapping
-
-from maniflex.db.current import reading
-from maniflex.db.port import Adapter
-from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
-from maniflex.errors import ConstraintViolation
-from maniflex.model.meta import FieldMeta
-from maniflex.schema.operations import Commit, FieldFactory, IndexBuild
-from maniflex.schema.plan_postgres import plan_on_postgres
-from maniflex.schema.read import read_log
-from maniflex.schema.target import MigrationTarget
-from maniflex.schema.types import ByDatabase
-from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import by_dialect
 
 
 @dataclass(slots=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maniflex.db.current import reading
@@ -13,17 +17,11 @@ from maniflex.db.short_locks import LockLimits
 from maniflex.errors import DeclarationError
 from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 if TYPE_CHECKING:
     from maniflex.schema.files import MigrationFiles
-import os
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
-from maniflex.sql.statement import by_dialect
 
 LOCK_LIMITS = LockLimits(timedelta(milliseconds=500), tries=30)
 

@@ -12,8 +12,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import UserDefinedType
 
 from maniflex.model.meta import Kind
-from maniflex.sql.statement import Dialect, by_dialect
-from maniflex.sql.tables import NEW_ID, NOW, column_type, sa_dialect
+from maniflex.sql.statement import Dialect, by_dialect, sa_dialect
+from maniflex.sql.tables import NEW_ID, NOW, column_type
 
 
 class ColumnType(UserDefinedType[Any]):

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from maniflex.sql.model import ID, LOCK, ModelSql
 from maniflex.sql.operators import list_value, one_of
 from maniflex.sql.select import own_version
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.statement import Compiled, Sql, compile_statement
 from maniflex.sql.where import Scope, parent_values, parents_inside, scope_conditions, shape, values
 from maniflex.sql.write import (
     Reference,

@@ -38,8 +38,7 @@ from maniflex.query.query import (
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted, every_field, sort_key
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.statement import Compiled, Sql, compile_statement
 from maniflex.sql.where import shape, values, where
 
 _MOST_REMEMBERED = 512

@@ -17,8 +17,14 @@ from maniflex.sql.cipher import NO_KEYS, RowCipher, digest_of
 from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression, order_key
 from maniflex.sql.history_layouts import Layouts
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_cache import StatementCache, compile_statement, locale_parameter
+from maniflex.sql.statement import (
+    Dialect,
+    Sql,
+    StatementCache,
+    by_dialect,
+    compile_statement,
+    locale_parameter,
+)
 from maniflex.sql.tables import build_table, column_type, quote
 
 # Parameters that are not fields; no attribute can be called like this.

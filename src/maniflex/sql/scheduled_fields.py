@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import list_value, one_of
 from maniflex.sql.scheduled_indexes import ScheduleIndex, Waiting
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.statement import Compiled, Sql, compile_statement
 from maniflex.sql.write import lock_rows
 
 _NOW = "$now"

@@ -23,8 +23,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.query.query import left_out
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import Condition
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.statement import Compiled, Dialect, Sql, by_dialect, compile_statement
 from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, scope_conditions, shape, values
 
@@ -195,8 +194,8 @@ def _best_on_postgres(
     model: ModelSql, conditions: list[Condition], scope: Scope, without: Sequence[FieldMeta]
 ) -> sa.Select[Any]:
     rank = _rank(model, without)
-    quoted = [f for f in searchable_fields(model.meta) if f not in (*without, *model.never_quoted)]
-    text: sa.ColumnElement[Any] = sa.literal_column(joined_text(model, fields=quoted))
+    quoted_fields = [f for f in searchable_fields(model.meta) if f not in (*without, *model.never_quoted)]
+    text: sa.ColumnElement[Any] = sa.literal_column(joined_text(model, fields=quoted_fields))
     inner = sa.select(model.id.label("id"), text.label(TEXT), rank.label("score"))
     inner = inner.where(*conditions, matches(model, without)).order_by(rank.desc(), model.id)
     top = inner.limit(_limit()).offset(_nothing()).subquery("best")

@@ -8,9 +8,7 @@ from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Dialect as SaDialect
-from sqlalchemy.engine.interfaces import BindTyping
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
@@ -18,7 +16,7 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, TableR
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.scheduled_indexes import Waiting, retention_indexes, schedule_indexes
-from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.statement import Dialect, Sql, by_dialect, sa_dialect
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition; its number
 _INDEX_ENTRY = 2600  # bytes of text
@@ -98,24 +96,6 @@ COLUMN_TYPES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
         Kind.JSON: ("json_text",),
     },
 }
-
-
-def _postgres_writer() -> SaDialect:
-    writer: SaDialect = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # theirs
-    # A cast around every parameter would hide indexes whose column has another type or collation.
-    writer.bind_typing = BindTyping.NONE
-    return writer
-
-
-_SA_DIALECTS: dict[Dialect, SaDialect] = {
-    Dialect.POSTGRES: _postgres_writer(),
-    Dialect.SQLITE: sqlite.dialect(paramstyle="qmark"),
-}
-
-
-def sa_dialect(dialect: Dialect) -> SaDialect:
-    """SQLAlchemy's writer for a dialect, with the placeholders our drivers take."""
-    return _SA_DIALECTS[dialect]
 
 
 def column_type(kind: Kind, dialect: Dialect) -> TypeEngine[Any]:

@@ -19,8 +19,7 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.bindings import binding_from_columns
 from maniflex.sql.history import WRITTEN, own_layout
 from maniflex.sql.model import ID, ModelSql
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.statement import Compiled, Dialect, Sql, by_dialect, compile_statement
 from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, shape, values
 from maniflex.sql.write import assignments, encode_values, writable

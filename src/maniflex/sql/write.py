@@ -17,9 +17,15 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.codec import encoder
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.operators import Condition
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_cache import Compiled, compile_statement
-from maniflex.sql.statement_files import NamedStatement, statement_of
+from maniflex.sql.statement import (
+    Compiled,
+    Dialect,
+    NamedStatement,
+    Sql,
+    by_dialect,
+    compile_statement,
+    statement_of,
+)
 from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, parent_values, parents_inside, scope_conditions, shape, values
 

@@ -12,10 +12,9 @@ from maniflex.errors import (
     StorageFull,
 )
 from maniflex.storage.address import from_address
-from maniflex.storage.azure import AzureStorage
-from maniflex.storage.gcs import GCSStorage
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.memory import MemoryStorage
+from maniflex.storage.object_store import AzureStorage, GCSStorage
 from maniflex.storage.port import (
     FileMeta,
     PresignedUpload,

@@ -13,10 +13,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from maniflex._clock import Clock
 from maniflex._names import did_you_mean
 from maniflex.errors import ConfigError
-from maniflex.storage.azure import AzureStorage
-from maniflex.storage.gcs import GCSStorage
 from maniflex.storage.local import LocalStorage
 from maniflex.storage.memory import MemoryStorage
+from maniflex.storage.object_store import AzureStorage, GCSStorage
 from maniflex.storage.port import Storage
 from maniflex.storage.s3 import S3Storage
 

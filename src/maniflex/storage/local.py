@@ -329,11 +329,11 @@ class Directory:
         with as_not_found():
             with self.parent(key) as (handle, name):
                 # The metadata first: without it, what is left of a file is not there for anybody.
-                removed = [_unlink(name + META_SUFFIX, handle), _unlink(name, handle)]
-                if any(removed):
+                removals = [_unlink(name + META_SUFFIX, handle), _unlink(name, handle)]
+                if any(removals):
                     os.fsync(handle)
             self._remove_empty_folders(key)
-        if not any(removed):
+        if not any(removals):
             raise FileNotFound
 
     def _remove_empty_folders(self, key: str) -> None:
@@ -538,12 +538,12 @@ def _write_all(handle: int, chunks: Sequence[Buffer]) -> int:
     for first in range(0, len(chunks), _MOST_BUFFERS):
         buffers = [memoryview(chunk) for chunk in chunks[first : first + _MOST_BUFFERS] if chunk]
         while buffers:
-            written = os.writev(handle, buffers)
-            size += written
-            while buffers and written >= len(buffers[0]):
-                written -= len(buffers.pop(0))
-            if written:
-                buffers[0] = buffers[0][written:]
+            byte_count = os.writev(handle, buffers)
+            size += byte_count
+            while buffers and byte_count >= len(buffers[0]):
+                byte_count -= len(buffers.pop(0))
+            if byte_count:
+                buffers[0] = buffers[0][byte_count:]
     return size
 
 

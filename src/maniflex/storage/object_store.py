@@ -1,4 +1,4 @@
-"""Files in an object store, by obstore: all that S3, Google Cloud Storage and Azure have in common.
+"""Files in an object store, by obstore: what all have in common, Google Cloud Storage, and Azure.
 
 A small file is one conditional request, so two uploads to one key cannot both succeed. A large one goes in
 parts, which the stores complete unconditionally: it is refused if the key is taken when it begins, or by
@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
+from maniflex._callables import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError, Unavailable
 from maniflex.storage.port import (
@@ -52,7 +53,7 @@ def require_obstore(owner: str) -> None:
 
 
 class ObjectStorage:
-    """What the three have in common; they differ in how the store is made and how an upload is signed."""
+    """What object stores have in common; they differ in how the store is made and how an upload is signed."""
 
     longest_url_ttl: ClassVar[timedelta] = LONGEST_URL_TTL
     _store: S3Store | GCSStore | AzureStore
@@ -541,3 +542,108 @@ def has_no_subdomains(endpoint: str) -> bool:
     except ValueError:
         return "." not in host
     return True
+
+
+# Files in Google Cloud Storage.
+
+
+@explain_class
+class GCSStorage(ObjectStorage):
+    """A bucket. Credentials are those given here, else those that obstore finds in the environment."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        key_prefix: str = "",
+        public_url: str | None = None,
+        service_account_key: str | None = None,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+        silence_timeout: timedelta = SILENCE_TIMEOUT,
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        if not bucket:
+            raise ConfigError("GCSStorage: the name of the bucket is empty")
+        super().__init__(
+            f"gs://{bucket}",
+            key_prefix=key_prefix,
+            public_url=public_url,
+            connect_timeout=connect_timeout,
+            silence_timeout=silence_timeout,
+            answer_timeout=answer_timeout,
+            clock=clock,
+        )
+        from obstore.store import GCSStore
+
+        credentials = {} if service_account_key is None else {"service_account_key": service_account_key}
+        self._store = GCSStore(bucket, **credentials, **self._options())  # type: ignore[arg-type]
+
+
+# Files in Azure Blob Storage.
+
+
+# obstore signs a name as it stands in the URL, and Azure checks the name itself: where the two differ, the
+# signature is wrong. So no name has a character that a URL escapes.
+_ESCAPED_IN_URLS = re.compile(r"[^A-Za-z0-9/._~!$&'()*+,;:@-]")
+_ESCAPE = re.compile(r"(?:=[0-9A-F]{2})+")
+
+
+@explain_class
+class AzureStorage(ObjectStorage):
+    """A container. Credentials are those given here, else those that obstore finds in the environment."""
+
+    def __init__(
+        self,
+        container: str,
+        *,
+        account: str | None = None,
+        account_key: str | None = None,
+        endpoint: str | None = None,
+        key_prefix: str = "",
+        public_url: str | None = None,
+        allow_http: bool = False,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+        silence_timeout: timedelta = SILENCE_TIMEOUT,
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        problems = endpoint_problems("AzureStorage", endpoint, allow_http=allow_http)
+        if not container:
+            problems.append("AzureStorage: the name of the container is empty")
+        if problems:
+            raise ConfigError(*problems)
+        super().__init__(
+            f"az://{container}",
+            key_prefix=key_prefix,
+            public_url=public_url,
+            connect_timeout=connect_timeout,
+            silence_timeout=silence_timeout,
+            answer_timeout=answer_timeout,
+            clock=clock,
+        )
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore
+
+        settings: dict[str, Any] = {"account_name": account, "account_key": account_key, "endpoint": endpoint}
+        try:
+            self._store = AzureStore(
+                container,
+                **{name: value for name, value in settings.items() if value is not None},
+                **self._options(allow_http=is_http(endpoint)),
+            )
+        except BaseError as error:
+            raise ConfigError(f"AzureStorage: {str(error).partition(chr(10))[0]}") from None
+
+    def _upload_headers(self, meta: FileMeta) -> dict[str, str]:
+        headers = super()._upload_headers(meta)
+        disposition = headers.pop("Content-Disposition")
+        return {**headers, "x-ms-blob-type": "BlockBlob", "x-ms-blob-content-disposition": disposition}
+
+    def _name(self, path: str) -> str:
+        return _ESCAPED_IN_URLS.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), path)
+
+    def _name_read(self, name: str) -> str:
+        return _ESCAPE.sub(
+            lambda found: bytes.fromhex(found[0].replace("=", "")).decode("utf-8", "replace"), name
+        )

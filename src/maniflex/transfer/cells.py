@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from maniflex._json import NotJson, read_text
 from maniflex._names import did_you_mean
 from maniflex.errors import ManiflexError
-from maniflex.features.tabular import harmless
+from maniflex.features.export import harmless
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.texts import TEXT, TextOf, companion_field, locale_rules, text_field
 

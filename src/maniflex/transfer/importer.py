@@ -255,18 +255,18 @@ async def import_rows(
     """Import the rows behind the first `done`, each once; gives what came of them, batch by batch."""
     read_count = 0
     async for batch in rows:
-        left = batch[max(done - read_count, 0) :]
+        rows_left = batch[max(done - read_count, 0) :]
         read_count += len(batch)
-        while left:
+        while rows_left:
             importer.target = await ledger.target()
             if importer.is_check:
                 outcomes = await try_batch(
-                    left, block=ledger.block, prepare=importer.prepare, act=importer.act
+                    rows_left, block=ledger.block, prepare=importer.prepare, act=importer.act
                 )
                 await ledger.settle(outcomes)
             else:
                 outcomes = await store_batch(
-                    left,
+                    rows_left,
                     block=ledger.block,
                     prepare=importer.prepare,
                     act=importer.act,
@@ -274,4 +274,4 @@ async def import_rows(
                     is_rolled_back=is_rolled_back,
                 )
             yield outcomes
-            left = left[len(outcomes) :]
+            rows_left = rows_left[len(outcomes) :]

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from maniflex import Server
 from maniflex.background.jobs import Job
+from maniflex.background.runs.claimer import Pruner
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.rescuer import Pruner
 from maniflex.testing.clock import FakeClock
 
 OWN = ("000-first", "01000000", "order-7", "Zürich 1", "f81d4fae-7dec-41d0-a765-00a0c91e6bf6", "\U0001f4e6")

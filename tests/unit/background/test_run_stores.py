@@ -13,8 +13,7 @@ from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
-from maniflex.sql.statement import Dialect
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import Dialect, load
 
 COLUMNS = [field.name for field in fields(ClaimedRun)]
 CLAIMED = [*COLUMNS[: COLUMNS.index("held")], "idempotency_key IS NOT NULL"]

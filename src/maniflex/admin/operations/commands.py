@@ -17,15 +17,14 @@ from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, read_json, show_page
 from maniflex.admin.operations.outbox import read_message_filter
-from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of, may_see
+from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of
 from maniflex.admin.operations.run_list import read_filter
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfers.batches import Change, change_one
 from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, start_phase
-from maniflex.admin.visit import Handler, Visit, act
+from maniflex.admin.visit import ApiAnswer, Handler, Refusal, Visit, act
 from maniflex.background.commands import (
     COMMANDS,
     MESSAGE,
@@ -213,10 +212,10 @@ async def _change_many(noun: Noun, visit: Visit, desk: WorkDesk) -> Response:
         answer = await change_one(visit, change, record["id"])
         if not answer.ok:
             refusals.append((str(record["id"]), answer.message))
-    done = len(records) - len(refusals)
+    done_count = len(records) - len(refusals)
     if refusals:
-        return await _show(desk, choice, done=f"{done:,}", refusals=refusals[:_MOST_REFUSALS])
-    return visit.redirect(choice.list_path, ok=visit.t("ops_bulk_done", count=f"{done:,}"))
+        return await _show(desk, choice, done=f"{done_count:,}", refusals=refusals[:_MOST_REFUSALS])
+    return visit.redirect(choice.list_path, ok=visit.t("ops_bulk_done", count=f"{done_count:,}"))
 
 
 async def _read_choice(noun: Noun, visit: Visit, desk: WorkDesk) -> Choice:
@@ -310,7 +309,7 @@ async def resume_work_change(panel: PanelParts, transfer: AdminTransfer, visitor
     """The change of a transfer, as its person reaches the work now; `Stopped` when it may not any more."""
     settings, parts, rules = transfer.settings, panel.durable, panel.operation_rules
     [command] = (one for one in COMMANDS if one.key == f"{settings['list']}.{settings['action']}")
-    if parts is None or rules is None or not may_see(rules, visitor.person):
+    if parts is None or rules is None or not rules.admit(visitor.person):
         raise Stopped(panel.texts("ops_forbidden"))
     reach = WorkReach(
         person=visitor.person,

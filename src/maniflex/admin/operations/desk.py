@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from maniflex._json import JsonFault, NotJson, read_text
-from maniflex.admin.operations.parts import WorkReach, may_see
+from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.visit import Handler, Visit
 from maniflex.errors import Abort, Forbidden, NotFound
 from maniflex.pipeline.response import Response
@@ -69,7 +69,7 @@ def desk_of(visit: Visit) -> WorkDesk | None:
     parts, rules = visit.panel.durable, visit.panel.operation_rules
     if parts is None or rules is None or not parts.processes.is_used or visit.person is None:
         return None
-    if not may_see(rules, visit.person):
+    if not rules.admit(visit.person):
         return None
     return WorkDesk(
         visit=visit,

@@ -13,7 +13,6 @@ from maniflex.admin.operations.run_list import status_filters
 from maniflex.admin.visit import Visit, act, show
 from maniflex.background.parameters import span
 from maniflex.background.processes.api import DuePoint, PlotPoint, floor
-from maniflex.background.processes.model import ProcessState, WorkProcess
 from maniflex.background.processes.overview import (
     FAILED_WITHIN,
     LATE_RUN,
@@ -22,7 +21,7 @@ from maniflex.background.processes.overview import (
     TypeNumbers,
     count_text,
 )
-from maniflex.background.processes.store import Sums
+from maniflex.background.processes.store import ProcessState, Sums, WorkProcess
 from maniflex.background.scheduled_fields.observers import Report
 from maniflex.doctor.check import Finding, Severity
 from maniflex.errors import InvalidQuery, NotFound

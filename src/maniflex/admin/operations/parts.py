@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.call import Api, ApiAnswer, Refusal
 from maniflex.admin.declare import Admin, Operations
 from maniflex.admin.people import Person
+from maniflex.admin.visit import Api, ApiAnswer, Refusal
 from maniflex.background.commands import MESSAGE, RUN, SCHEDULE, Noun
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.outbox.api import Outbox
@@ -54,18 +54,15 @@ class OperationRules:
     show_payloads: bool = True
     redact: Sequence[str] = ()
 
+    def admit(self, person: Person) -> bool:
+        """Whether the person sees durable work in the panel."""
+        is_viewer = self.view_role is not None and holds_role(person, self.view_role)
+        return is_viewer or holds_role(person, self.role)
+
 
 def holds_role(person: Person, role: str | None) -> bool:
     """Whether the person has the role; everybody on an open panel, and where no role is asked for."""
     return role is None or person.auth is None or role in person.auth.roles
-
-
-def may_see(rules: OperationRules | None, person: Person) -> bool:
-    """Whether the person sees durable work in the panel."""
-    if rules is None:
-        return False
-    is_viewer = rules.view_role is not None and holds_role(person, rules.view_role)
-    return is_viewer or holds_role(person, rules.role)
 
 
 def rules_of(admin: Admin) -> OperationRules | None:

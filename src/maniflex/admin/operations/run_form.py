@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from maniflex.admin.call import Refusal
 from maniflex.admin.list_query import read_number
 from maniflex.admin.operations.commands import write
 from maniflex.admin.operations.desk import (
@@ -22,7 +21,7 @@ from maniflex.admin.operations.desk import (
 )
 from maniflex.admin.operations.run_page import find_run
 from maniflex.admin.site import title_of
-from maniflex.admin.visit import PanelRoute, Visit, act
+from maniflex.admin.visit import PanelRoute, Refusal, Visit, act
 from maniflex.background.commands import RUN
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.errors import Abort

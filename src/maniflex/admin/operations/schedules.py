@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from maniflex.admin.call import Refusal
 from maniflex.admin.operations.commands import write
 from maniflex.admin.operations.desk import ROOT, WorkDesk, acting, read_instant, read_json, seeing, show_page
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.run_page import labels_of
 from maniflex.admin.search import read_labels
-from maniflex.admin.visit import PanelRoute, Visit, act, show
+from maniflex.admin.visit import PanelRoute, Refusal, Visit, act, show
 from maniflex.background.commands import SCHEDULE
 from maniflex.background.parameters import span
 from maniflex.background.processes.overview import LATE_SCHEDULE

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.audit import NothingStored
-from maniflex.admin.call import ApiAnswer
 from maniflex.admin.tables import AdminTransfer
 from maniflex.admin.transfers.store import PastVisitor, reply_of
+from maniflex.admin.visit import ApiAnswer
 from maniflex.db.current import trial
 from maniflex.db.port import Adapter
 from maniflex.errors import LeaseLost, RequestError

@@ -11,8 +11,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from maniflex.admin.bulk_run import operation_of, spell_value
-from maniflex.admin.call import Refusal
-from maniflex.admin.cells import group_digits
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.lists import chosen_columns
 from maniflex.admin.operations.desk import desk_of
@@ -22,12 +20,12 @@ from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer, AdminTransferRefusal
 from maniflex.admin.transfers.runner import TransferRunner, start_import
 from maniflex.admin.transfers.store import counts_of, start_phase
-from maniflex.admin.visit import Visit, act, show
+from maniflex.admin.visit import Refusal, Visit, act, show
+from maniflex.admin.widgets import group_digits
 from maniflex.background.runs.model import Status
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, Conflict, NotFound
-from maniflex.features.export import Format, available_formats
-from maniflex.features.tabular import harmless
+from maniflex.features.export import Format, available_formats, harmless
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.storage.signer import content_disposition

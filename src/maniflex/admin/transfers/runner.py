@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 
 from maniflex._tables import PartialTable
 from maniflex.admin.bulk_run import resume_record_change
-from maniflex.admin.call import Refusal
 from maniflex.admin.operations.commands import resume_work_change
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminTransfer
@@ -27,6 +26,7 @@ from maniflex.admin.transfers.store import (
     require_permission,
     start_phase,
 )
+from maniflex.admin.visit import Refusal
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, LeaseLost, RunCancelled
 from maniflex.features.export import WHOLE_EXPORT

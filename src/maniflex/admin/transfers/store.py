@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from maniflex.admin.call import Api, ApiAnswer
 from maniflex.admin.declare import TRANSFER_RUN
 from maniflex.admin.people import Person, identity_of, identity_values, put_into_tenant, read_identity
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminTransfer, AdminTransferPiece, AdminTransferRefusal
+from maniflex.admin.visit import Api, ApiAnswer
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter
 from maniflex.db.raw import execute_raw, query_raw

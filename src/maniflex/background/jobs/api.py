@@ -30,8 +30,7 @@ from maniflex.background.runs.run import Run
 from maniflex.db.port import Tx
 from maniflex.errors import Conflict, DeclarationError
 from maniflex.model.base import Model
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, Sql, schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 

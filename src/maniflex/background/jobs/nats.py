@@ -145,12 +145,12 @@ class NatsQueue:
         await synchronise(self.clock)
         token, failures = new_id(), dict[str, BaseException]()
         deliveries = await self._find_taken(types)
-        offered: list[JobVersion] = []
+        versions: list[JobVersion] = []
         try:
             for type in types:
                 due = self._index.due(type, self._now())
                 while entries := list(islice(due, max(limit - len(deliveries), 0))):
-                    offered += entries
+                    versions += entries
                     takes = await asyncio.gather(
                         *(self._take(entry, token) for entry in entries), return_exceptions=True
                     )
@@ -161,10 +161,10 @@ class NatsQueue:
                         elif take is not None:
                             deliveries.append(take)
         except BaseException:
-            self._offer_again(offered)
+            self._offer_again(versions)
             raise
         # A job that the server did not answer for is tried again by the next claim.
-        self._offer_again([entry for entry in offered if entry.subject in failures])
+        self._offer_again([entry for entry in versions if entry.subject in failures])
         if failures and not deliveries:
             raise next(iter(failures.values()))
         return deliveries

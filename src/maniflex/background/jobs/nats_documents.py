@@ -492,17 +492,17 @@ class GroupLocks:
         """Whether it is this job's turn; if not, the index offers it again when the group is free."""
         if (subject := self._subject(entry)) is None:
             return True
-        replaces, held = 0, GroupLock(entry.subject, token)
+        replaces, group_lock = 0, GroupLock(entry.subject, token)
         while subject not in self._index.locks:
             try:
-                sequence = await self._documents.write(subject, _encode(held), replaces=replaces)
+                sequence = await self._documents.write(subject, _encode(group_lock), replaces=replaces)
             except Changed:
                 version = await self._documents.read(subject)
                 replaces = version.sequence
                 if version.data:
                     self._note(subject, version.sequence, decode_lock(version.data))
             else:
-                self._note(subject, sequence, held)
+                self._note(subject, sequence, group_lock)
                 return True
         self._index.wait_behind(subject, entry)
         return False
@@ -560,8 +560,8 @@ class GroupLocks:
         version = await self._documents.read(held.subject)
         if not version.data:
             return False
-        stored = msgspec.json.decode(version.data, type=StoredJob)
-        return stored.state == "running" and stored.token == held.token
+        job = msgspec.json.decode(version.data, type=StoredJob)
+        return job.state == "running" and job.token == held.token
 
     async def _free(self, subject: str, sequence: int) -> None:
         try:

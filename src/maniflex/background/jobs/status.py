@@ -20,7 +20,7 @@ from maniflex.db.current import executor
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import TypedSelect
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import load
 
 Status = Literal["enqueued", "running", "succeeded", "failed", "dead", "cancelled"]
 

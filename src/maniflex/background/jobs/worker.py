@@ -32,7 +32,7 @@ from maniflex.background.jobs.port import (
     dead_letter,
 )
 from maniflex.background.leases import LeaseKeeper
-from maniflex.background.loop import Loop
+from maniflex.background.loop import Loop, WatchedPart
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.handlers import RunHandler, RunHandlers
 from maniflex.background.runs.outcomes import (
@@ -45,7 +45,6 @@ from maniflex.background.runs.outcomes import (
     pause_after,
 )
 from maniflex.background.runs.run import call
-from maniflex.background.threads import WatchedPart
 from maniflex.db.current import detached_context
 from maniflex.errors import DeclarationError
 

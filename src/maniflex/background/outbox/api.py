@@ -25,13 +25,12 @@ from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Labels
-from maniflex.background.outbox.dispatcher import Dispatcher
+from maniflex.background.outbox.delivery import Policy, Relay
+from maniflex.background.outbox.dispatcher import Dispatcher, Drainer, MessagePruner, OutboxWorker
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, NewMessage, OutboxMessage
-from maniflex.background.outbox.outcomes import Policy, Relay
 from maniflex.background.outbox.store import Inbox, OutboxStore
-from maniflex.background.outbox.worker import Drainer, MessagePruner, OutboxWorker
 from maniflex.background.parameters import PACKAGE, subject_of
 from maniflex.background.partitions.keeper import keeper_of
 from maniflex.background.partitions.layout import MESSAGES
@@ -40,8 +39,7 @@ from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DeclarationError, TransactionError, ValidationFailed
 from maniflex.model.base import Model
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, Sql, schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 

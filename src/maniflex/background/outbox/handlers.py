@@ -16,11 +16,10 @@ from pydantic import ValidationError
 from maniflex._callables import is_async
 from maniflex._json import decode, unreadable_because
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
-from maniflex.background.loop import WorkTracing
+from maniflex.background.loop import DaemonThreads, WorkTracing, on_thread
 from maniflex.background.outbox.message import Message
 from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.engine import BindCaller
-from maniflex.background.threads import DaemonThreads, on_thread
 
 EVERY_KIND = "*"
 TIMEOUT = timedelta(seconds=60)

@@ -20,13 +20,11 @@ from maniflex.background.environment import Environment
 from maniflex.background.leases import Held
 from maniflex.background.outbox.model import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
-from maniflex.background.partitions.builder import mend_refusal
-from maniflex.background.partitions.layout import PartitionLayout
+from maniflex.background.partitions.layout import PartitionLayout, mend_refusal
 from maniflex.db.current import Primary, require_tx
 from maniflex.db.port import Adapter, Executor, Row, Tx, Wake
 from maniflex.errors import ConstraintViolation
-from maniflex.sql.statement import Sql, by_dialect
-from maniflex.sql.statement_files import NamedStatement, load
+from maniflex.sql.statement import NamedStatement, Sql, by_dialect, load
 
 CHANNEL = "maniflex_outbox"
 _BACK = f"{CHANNEL}_back"  # of messages that were dead

@@ -12,25 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from maniflex.background.partitions.builder import PartitionBuilder, copy_grants, require_plain_table
 from maniflex.background.partitions.layout import (
     MESSAGES,
     OF_RUNS,
     PACKAGE,
     PATIENCE,
     RUNS,
+    PartitionBuilder,
     PartitionedTable,
     Period,
+    copy_grants,
     patient_sibling,
     read_layout,
+    require_plain_table,
     run_all,
     take_turn,
 )
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.db.short_locks import LockLimits, change_tables
 from maniflex.errors import Conflict, DeclarationError
-from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import Dialect, Sql, by_dialect, load
 
 _PAGE = 5_000  # keys copied at once
 _LONGEST_NAME = 63

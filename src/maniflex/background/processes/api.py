@@ -23,9 +23,8 @@ from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Counts, MinuteKey
 from maniflex.background.outbox.api import Outbox
+from maniflex.background.outbox.dispatcher import OutboxWorker
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
-from maniflex.background.outbox.worker import OutboxWorker
-from maniflex.background.processes.model import BEAT, WorkProcess, WorkStat
 from maniflex.background.processes.overview import (
     MOST,
     MessageFacts,
@@ -36,7 +35,7 @@ from maniflex.background.processes.overview import (
     needs_facts,
     read_overview,
 )
-from maniflex.background.processes.store import ProcessStore, Sums
+from maniflex.background.processes.store import BEAT, ProcessStore, Sums, WorkProcess, WorkStat
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.worker import RunWorker

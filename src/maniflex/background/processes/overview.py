@@ -13,8 +13,7 @@ from enum import StrEnum
 
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
-from maniflex.background.processes.model import ProcessState, WorkProcess
-from maniflex.background.processes.store import ProcessStore, Sums
+from maniflex.background.processes.store import ProcessState, ProcessStore, Sums, WorkProcess
 from maniflex.background.runs.engine import CHILD
 from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.outcomes import FOREVER

@@ -24,18 +24,17 @@ from maniflex.background.parameters import PACKAGE
 from maniflex.background.partitions.keeper import keeper_of
 from maniflex.background.partitions.layout import OF_RUNS, RUNS
 from maniflex.background.runs import rows as checks
+from maniflex.background.runs.claimer import Pruner
 from maniflex.background.runs.engine import RunEngine, use_transaction
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunAccess, RunHandlers, public_types
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
-from maniflex.background.runs.rescuer import Pruner
 from maniflex.background.runs.worker import RunWorker, make_workers
 from maniflex.db.current import reading
 from maniflex.db.port import Tx
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, NotFound
 from maniflex.model.base import Model
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, Sql, schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 LIST_LIMIT = 100

@@ -21,6 +21,7 @@ from maniflex._clock import Backoff
 from maniflex._fence import Fence, describe
 from maniflex._json import clean, decode, encode, unreadable_because
 from maniflex._logging import guard_logger
+from maniflex.background.loop import on_thread
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.runs.outcomes import (
@@ -50,7 +51,6 @@ from maniflex.background.runs.run import Run
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.step_memory import GRACE, OpenSteps
 from maniflex.background.runs.store import passes
-from maniflex.background.threads import on_thread
 from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.errors import RequestError
 

@@ -35,7 +35,7 @@ _ENGINE = (
     "maniflex.background.runs.attempt",
     "maniflex.background.runs.run",
     "maniflex.background.runs.step_memory",
-    "maniflex.background.threads",
+    "maniflex.background.loop",
 )
 
 log = guard_logger(logging.getLogger("maniflex.work"))

@@ -22,6 +22,7 @@ from maniflex._caller import Caller, Source
 from maniflex._json import Unreadable, Unstored, is_text, is_unreadable, not_stored
 from maniflex.background.declaring import as_duration
 from maniflex.background.leases import Held
+from maniflex.background.loop import on_thread
 from maniflex.background.parameters import instant
 from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import CHILD, RunEngine
@@ -29,7 +30,6 @@ from maniflex.background.runs.model import Status
 from maniflex.background.runs.outcomes import FOREVER, RetryIn, Suspend, Undone
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, OpenSteps, StepMemory
-from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
 

@@ -11,12 +11,12 @@ from typing import Generic, TypeAlias, TypeVar
 from maniflex._clock import Backoff
 from maniflex._fence import Fence
 from maniflex.background.leases import Held
+from maniflex.background.loop import LastingTask, WatchedPart
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.outcomes import release_change
 from maniflex.background.runs.rows import ClaimedRun, RunChange, RunState
 from maniflex.background.runs.store import TRANSIENT_ERRORS, RunStore, passes
-from maniflex.background.threads import LastingTask, WatchedPart
 from maniflex.db.current import transaction
 from maniflex.errors import RequestError
 

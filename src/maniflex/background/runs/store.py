@@ -32,8 +32,7 @@ from maniflex.background.runs.rows import (
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.errors import RequestError, Timeout, TransactionError, Unavailable
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import Sql, load
 
 CHANNEL = "maniflex_work"
 TABLE = "workflow_run"

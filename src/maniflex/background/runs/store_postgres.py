@@ -13,8 +13,7 @@ from typing import Any, Self
 from maniflex._ids import event_ids
 from maniflex._json import encode_plain
 from maniflex.background.leases import Held
-from maniflex.background.partitions.builder import mend_refusal
-from maniflex.background.partitions.layout import RUNS, Partition, PartitionLayout
+from maniflex.background.partitions.layout import RUNS, Partition, PartitionLayout, mend_refusal
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import (
     ClaimCursor,
@@ -37,8 +36,7 @@ from maniflex.errors import (
     Timeout,
     TransactionError,
 )
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_files import NamedStatement
+from maniflex.sql.statement import NamedStatement, Sql
 
 SEPARATOR = "\x1e"  # no JSON text holds it
 FULL_LOOK_EVERY = 1.0  # seconds

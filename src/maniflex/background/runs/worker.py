@@ -17,17 +17,15 @@ from datetime import timedelta
 from typing import Any
 
 from maniflex._ids import new_id
-from maniflex.background.loop import Loop
+from maniflex.background.loop import DaemonThreads, Loop, WatchedPart
 from maniflex.background.runs.attempt import Attempt
-from maniflex.background.runs.claimer import Claimer, RunLeases
+from maniflex.background.runs.claimer import Claimer, Rescuer, RunLeases
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.handlers import WorkerTypes
 from maniflex.background.runs.outcomes import NO_HANDLER
-from maniflex.background.runs.rescuer import Rescuer
 from maniflex.background.runs.rows import ClaimCursor, ClaimedRun
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.store import CHANNEL, RunStore
-from maniflex.background.threads import DaemonThreads, WatchedPart
 from maniflex.db.current import current_tx, detached_context
 from maniflex.errors import TransactionError
 

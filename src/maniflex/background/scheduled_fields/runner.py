@@ -13,7 +13,7 @@ from maniflex._caller import Caller, Source, speak_as
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex.background.environment import Environment
-from maniflex.background.loop import Loop
+from maniflex.background.loop import Loop, WatchedPart
 from maniflex.background.scheduled_fields.observers import (
     Failure,
     Observer,
@@ -24,7 +24,6 @@ from maniflex.background.scheduled_fields.observers import (
     SweepEvent,
     Tally,
 )
-from maniflex.background.threads import WatchedPart
 from maniflex.db.cascade import remove_all, undeletable_ids
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx

@@ -40,8 +40,7 @@ from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
 from maniflex.errors import Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import schema_statements
+from maniflex.sql.statement import Dialect, Sql, schema_statements
 
 LIST_LIMIT = 100
 MOST_LISTED = 1000

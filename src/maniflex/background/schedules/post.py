@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from maniflex._json import clean, encode
-from maniflex.background.threads import DaemonThreads
+from maniflex.background.loop import DaemonThreads
 
 MOST_BYTES = 64 * 1024  # of an answer; what comes after is not read
 _lookups = DaemonThreads(16, "maniflex-lookup")

@@ -15,13 +15,12 @@ from maniflex._clock import Clock
 from maniflex._json import Unreadable
 from maniflex.background.clock import may_fire
 from maniflex.background.environment import Environment
-from maniflex.background.loop import Loop
+from maniflex.background.loop import Loop, WatchedPart
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.definition import check_target
 from maniflex.background.schedules.model import FiringOutcome
 from maniflex.background.schedules.store import Due, Fired, Firing, Plan, ScheduleStep, ScheduleStore, plan
 from maniflex.background.schedules.targets import submit
-from maniflex.background.threads import WatchedPart
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, InvalidSchedule, RequestError

@@ -16,7 +16,7 @@ from maniflex.background.schedules.cron import Times
 from maniflex.background.schedules.model import FiringOutcome
 from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.sql.statement_files import load
+from maniflex.sql.statement import load
 
 
 class ScheduleStore:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from maniflex.background.loop import DaemonThreads, on_thread
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.rows import Options
@@ -20,7 +21,6 @@ from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
 from maniflex.background.schedules.post import AddressRefused, Answer, post
 from maniflex.background.schedules.store import Fired
-from maniflex.background.threads import DaemonThreads, on_thread
 from maniflex.config import Config
 from maniflex.db.port import Tx
 from maniflex.errors import Fatal

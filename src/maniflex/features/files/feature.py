@@ -13,10 +13,8 @@ from maniflex.db.store import Store
 from maniflex.errors import NotFound
 from maniflex.features.actions import Action
 from maniflex.features.files.docs import mint_docs
-from maniflex.features.files.downloads import attachment_endpoints
-from maniflex.features.files.form_reader import FormReader, FormRequest
-from maniflex.features.files.forms import form_type
-from maniflex.features.files.reading import FileAccess, record_readers
+from maniflex.features.files.downloads import FileAccess, attachment_endpoints, record_readers
+from maniflex.features.files.forms import FormReader, FormRequest, form_type
 from maniflex.features.files.routes import file_endpoints
 from maniflex.files.api import below_root
 from maniflex.files.desk import FileDesk
@@ -299,8 +297,8 @@ class ModelUploads:
             raise
         else:
             form: FormRequest | None = ctx.form
-            failed = ctx.response is not None and status_of(ctx.response) >= 400
-            if form is not None and (failed or not form.is_settled):
+            has_failed = ctx.response is not None and status_of(ctx.response) >= 400
+            if form is not None and (has_failed or not form.is_settled):
                 await self._give_up(ctx)
         finally:
             if ctx.form is not None:
@@ -328,15 +326,17 @@ class ModelUploads:
         restores: bool,
     ) -> None:
         """Check every key that is named, then store every file; so a wrong key costs no upload."""
-        kept: dict[str, Any] = {}
+        kept_values: dict[str, Any] = {}
         owner = await owner_of(ctx, self._desk.config.file_scope)
         namer = KeyNamer(self._desk, owner, partial(access.is_in_reach, ctx), restores=restores)
         for field, rules in files:
             name = _name_in(values, field, ctx)
-            kept[name] = await self._check(ctx, namer, field, rules, values[name], self._current(field, row))
+            kept_values[name] = await self._check(
+                ctx, namer, field, rules, values[name], self._current(field, row)
+            )
         for field, rules in files:
             name = _name_in(values, field, ctx)
-            value = await self._store_waiting(ctx, rules, kept[name])
+            value = await self._store_waiting(ctx, rules, kept_values[name])
             values[name] = value
             ctx._body.replace(field.api, value)
         if ctx.changes is not None:

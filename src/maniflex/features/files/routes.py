@@ -21,13 +21,21 @@ from maniflex.errors import (
     UnsupportedMediaType,
 )
 from maniflex.features.files import docs
-from maniflex.features.files.downloads import answer_with_file
-from maniflex.features.files.form_reader import KEY_HEADER, FormRequest, UploadedFile, check_headers
-from maniflex.features.files.forms import Form, FormLimits, FormPart, Spool, form_type
-from maniflex.features.files.reading import FileAccess, record_readers
+from maniflex.features.files.downloads import FileAccess, answer_with_file, record_readers
+from maniflex.features.files.forms import (
+    KEY_HEADER,
+    Form,
+    FormLimits,
+    FormPart,
+    FormRequest,
+    Spool,
+    UploadedFile,
+    check_headers,
+    form_type,
+)
 from maniflex.files.desk import FileDesk
-from maniflex.files.model import StoredFile
 from maniflex.files.owner import owner_of
+from maniflex.files.store import StoredFile
 from maniflex.pipeline.body import UploadBody, uploading
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry

@@ -17,18 +17,16 @@ from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.authenticator import (
     BEARER,
     Authenticator,
-    Schemes,
-    Verify,
-    cookie_scheme,
-    cookie_values,
-    header_scheme,
-)
-from maniflex.middleware.auth.claims import (
     BadClaim,
     ClaimNames,
     LookUp,
+    Schemes,
     VerifiedToken,
+    Verify,
     audience_matches,
+    cookie_scheme,
+    cookie_values,
+    header_scheme,
     is_token_revoked,
     look_up_of,
     revoker_mistakes,

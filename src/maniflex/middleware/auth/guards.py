@@ -35,8 +35,7 @@ from maniflex.pipeline.registration import (
     part_of,
 )
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.rules.policies import PolicyEntry, Where
-from maniflex.pipeline.rules.row_judge import Policy
+from maniflex.pipeline.rules.policies import Policy, PolicyEntry, Where
 from maniflex.pipeline.rules.scopes import ScopeRule
 
 

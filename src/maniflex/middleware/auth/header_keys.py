@@ -33,8 +33,8 @@ from maniflex.middleware.auth.authenticator import (
     Verify,
     header_scheme,
     header_values,
+    moment,
 )
-from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.credential_store import (
     LETTERS,
     SECRET_LETTERS,

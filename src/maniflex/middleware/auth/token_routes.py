@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from maniflex._callables import explain_class, is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.auth.authenticator import LOOPBACK, cookie_scheme, cookie_values, host_name
-from maniflex.middleware.auth.claims import member_name, moment, revocation_unavailable, revoker_mistakes
+from maniflex.middleware.auth.authenticator import (
+    LOOPBACK,
+    cookie_scheme,
+    cookie_values,
+    host_name,
+    member_name,
+    moment,
+    revocation_unavailable,
+    revoker_mistakes,
+)
 from maniflex.middleware.auth.credential_store import Host, RefreshStore, RefreshToken
 from maniflex.middleware.auth.csrf_tokens import is_csrf
 from maniflex.middleware.auth.guards import require_auth

@@ -21,8 +21,13 @@ from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import Abort, DeclarationError
 from maniflex.middleware.arguments import as_timedelta
+from maniflex.middleware.auth.authenticator import (
+    member_name,
+    moment,
+    revocation_unavailable,
+    revoker_mistakes,
+)
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions
-from maniflex.middleware.auth.claims import member_name, moment, revocation_unavailable, revoker_mistakes
 from maniflex.middleware.auth.credential_store import (
     AccessToken,
     ApiKey,

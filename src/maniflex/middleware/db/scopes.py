@@ -120,11 +120,11 @@ class TenantRule(ScopeRule):
                 yield f"shared: {name} is named in models= too; it is bound or shared, not both"
 
     def warnings(self, seat: Seat) -> Iterator[str]:
-        bound = {meta.name for meta in self.bound_models(seat)} | self._shared
+        bound_names = {meta.name for meta in self.bound_models(seat)} | self._shared
         if seat.is_named:
             return
         for meta in seat.registered.values():
-            if meta.name not in bound and not meta.is_internal and not meta.options.headless:
+            if meta.name not in bound_names and not meta.is_internal and not meta.options.headless:
                 yield f"{meta.name} has no {self.path!r}: all tenants see its rows; shared= says it is meant"
 
 

@@ -16,8 +16,7 @@ from maniflex._caller import act_on
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.encryption.keyring import SEALED_COPY
-from maniflex.errors import Abort
-from maniflex.errors.encryption import EncryptionError
+from maniflex.errors import Abort, EncryptionError
 from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import (

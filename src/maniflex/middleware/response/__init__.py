@@ -7,9 +7,8 @@ server.pipeline.response.register(response.cache(60), models=[Article])
 from __future__ import annotations
 
 from maniflex._callables import explain_section
-from maniflex.middleware.response.caching import cache
 from maniflex.middleware.response.cross_origin import cors
-from maniflex.middleware.response.header import add_header, security_headers
+from maniflex.middleware.response.header import add_header, cache, security_headers
 from maniflex.middleware.response.redact import envelope, redact_field, transform_field
 from maniflex.middleware.response.request_observers import logging, metrics
 

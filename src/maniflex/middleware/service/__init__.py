@@ -6,17 +6,17 @@ server.pipeline.service.register(service.hash_field("password"), models=[User])
 """
 
 from maniflex._callables import explain_section
-from maniflex.middleware.service.hashing import hash_field
 from maniflex.middleware.service.service_entry import (
     SKIP,
     copy_field,
+    hash_field,
     owner_scope,
     set_field,
+    slugify_field,
     strip_field,
     timestamp,
     timestamp_when,
 )
-from maniflex.middleware.service.slugs import slugify_field
 
 __all__ = [
     "SKIP",

@@ -17,7 +17,7 @@ from maniflex.middleware.stores.port import (
     seconds_of,
 )
 from maniflex.model.field import size_in_bytes
-from maniflex.sql.statement_files import statement_of
+from maniflex.sql.statement import statement_of
 
 _ENTRY = 200  # bytes an entry takes besides its key and its value
 _NO_NUMBER = "the value is not a number, so nothing can be added to it"

@@ -26,8 +26,7 @@ from maniflex.middleware.stores.port import SECOND, StoreUnavailable, nanosecond
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import TableRules
-from maniflex.sql.statement import Sql
-from maniflex.sql.statement_files import NamedStatement, load
+from maniflex.sql.statement import NamedStatement, Sql, load
 
 _places = count(1)
 

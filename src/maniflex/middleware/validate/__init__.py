@@ -6,8 +6,14 @@ server.pipeline.validate.register(validate.date_range("starts_on", "ends_on"), m
 """
 
 from maniflex._callables import explain_section
-from maniflex.middleware.validate.lookups import exists, unique_field
-from maniflex.middleware.validate.row_rules import cross_field, date_range, require_at_least_one, require_when
+from maniflex.middleware.validate.row_rules import (
+    cross_field,
+    date_range,
+    exists,
+    require_at_least_one,
+    require_when,
+    unique_field,
+)
 from maniflex.middleware.validate.rule_entry import (
     field_role,
     forbidden_values,

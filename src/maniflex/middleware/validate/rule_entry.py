@@ -12,9 +12,9 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from maniflex._locales import locale_code
 from maniflex.errors import Abort, InvalidQuery, MissingLocale
 from maniflex.middleware.arguments import is_function, is_text
-from maniflex.model.messages import detail
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind, ModelMeta
 from maniflex.model.texts import locale_rules
+from maniflex.model.value_rules import detail
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, Trait, ask, require_field
 from maniflex.pipeline.operation import Operation

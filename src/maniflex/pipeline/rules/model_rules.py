@@ -25,7 +25,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.entry import Entry, FieldTransform
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.rules.checks import Check
-from maniflex.pipeline.rules.policies import declared_policies
+from maniflex.pipeline.rules.policies import RowJudge, TablePolicy, declared_policies
 from maniflex.pipeline.rules.redactions import (
     NONE,
     Names,
@@ -35,7 +35,6 @@ from maniflex.pipeline.rules.redactions import (
     ask_rule,
     names_hidden_later,
 )
-from maniflex.pipeline.rules.row_judge import RowJudge, TablePolicy
 from maniflex.pipeline.rules.scopes import TableRule, declared_scopes
 from maniflex.pipeline.rules.transforms import Transform
 from maniflex.query.query import Hiding, Undetermined, models_included, reachable_models
@@ -245,15 +244,17 @@ class ServerRules(dict[type[Model], ModelRules]):
         models = {store.meta.name: store.meta for store in self._stores.values()}
         for cls, store in self._stores.items():
             if self.has_redactions:
-                reached = (store.meta, *reachable_models(store.meta, models))
+                models_reached = (store.meta, *reachable_models(store.meta, models))
                 store.listings.guarded = frozenset(
-                    self._with_redaction(f for meta in reached for f in meta.fields)
+                    self._with_redaction(f for meta in models_reached for f in meta.fields)
                 )
                 store.guarded = frozenset(self._with_redaction(store.meta.fields))
-            changed = [transform.field for transform in self[cls].transforms]
-            searched = searchable_fields(store.meta)
-            store.sql.never_quoted = tuple(f for f in searched if f in changed)
-            store.sql.apart_in_search = tuple(f for f in searched if f in changed or f in store.guarded)
+            changed_fields = [transform.field for transform in self[cls].transforms]
+            searched_fields = searchable_fields(store.meta)
+            store.sql.never_quoted = tuple(f for f in searched_fields if f in changed_fields)
+            store.sql.apart_in_search = tuple(
+                f for f in searched_fields if f in changed_fields or f in store.guarded
+            )
 
     def _with_redaction(self, fields: Iterable[FieldMeta]) -> Iterator[FieldMeta]:
         return (field for field in fields if field in self._redacted_fields)

@@ -126,15 +126,15 @@ class ScopeRule(Entry):
         return True
 
     def problems(self, seat: Seat) -> Iterator[str]:
-        bound = False
+        is_bound = False
         for meta in self.bound_models(seat):
-            bound = True
+            is_bound = True
             place = field_along(meta, self.path, seat.registered)
             if place is None:
                 yield self.describe_missing(meta, seat.registered)
             else:
                 yield from self._value_problems(meta, place[1])
-        if not bound:
+        if not is_bound:
             yield self.describe_unbound(seat)
 
     def describe_missing(self, model: ModelMeta, models: Models) -> str:
@@ -158,9 +158,9 @@ class ScopeRule(Entry):
     # -- where it stands
 
     def pieces(self, seat: Seat) -> Iterator[Piece]:
-        bound = {meta.name for meta in self.bound_models(seat)}
+        bound_names = {meta.name for meta in self.bound_models(seat)}
         operations = self.operations(seat) or seat.operations
-        make = partial(self._make_rule, bound, seat.registered, operations)
+        make = partial(self._make_rule, bound_names, seat.registered, operations)
         yield Piece("auth", make, At.AFTER, LAST, with_changes_of_read_rows(operations))
 
     def operations(self, seat: Seat) -> frozenset[Operation] | None:

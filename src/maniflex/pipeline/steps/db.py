@@ -20,9 +20,9 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.model.base import Model
-from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta
 from maniflex.model.texts import has_edits, localized_fields
+from maniflex.model.value_rules import detail
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import row_part
 from maniflex.pipeline.rules.checks import RowChange, RowCheck, refusal

@@ -18,7 +18,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.rules.model_rules import ModelRules, ServerRules
-from maniflex.pipeline.rules.row_judge import RowJudge
+from maniflex.pipeline.rules.policies import RowJudge
 from maniflex.pipeline.scope import stamp
 from maniflex.pipeline.steps.db import Database
 from maniflex.query.query import Query

@@ -347,10 +347,10 @@ class RedactedRespond(Respond):
         if step is None:
             if len(self._steps) >= _MOST_STEPS:
                 self._steps.clear()
-            computed = [field for field in self._computed if field.name not in hidden]
+            computed_fields = [field for field in self._computed if field.name not in hidden]
             step = self._steps[hidden] = Respond(
                 self._serializer.without(hidden),
-                computed,
+                computed_fields,
                 etags=self._etags,
                 transforms=self._transforms,
                 counts=self._counts,

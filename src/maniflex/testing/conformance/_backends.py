@@ -36,11 +36,11 @@ class Backends:
     async def test_a_record_is_read_as_it_was_created(
         self, backend: Any, values: Callable[[int], Values]
     ) -> None:
-        created = await backend.create(values(1))
+        record = await backend.create(values(1))
 
-        read = await backend.read(created["id"])
+        read = await backend.read(record["id"])
 
-        assert (read["id"], read[self.field]) == (created["id"], values(1)[self.field])
+        assert (read["id"], read[self.field]) == (record["id"], values(1)[self.field])
 
     async def test_what_is_not_there_is_not_read(self, backend: Any) -> None:
         assert await find(backend, "00000000-0000-7000-8000-000000000000") is None

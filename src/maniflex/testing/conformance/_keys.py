@@ -63,10 +63,10 @@ class Sealing:
         envelope = await provider.encrypt(key_id, b"value", context=CONTEXT)
 
         for place in range(len(envelope)):
-            changed = bytearray(envelope)
-            changed[place] ^= 1
+            changed_envelope = bytearray(envelope)
+            changed_envelope[place] ^= 1
             with pytest.raises(Exception) as caught:
-                await provider.decrypt(bytes(changed), context=CONTEXT)
+                await provider.decrypt(bytes(changed_envelope), context=CONTEXT)
             assert getattr(caught.value, "status", 0) == 500, f"byte {place}: {caught.value!r}"
 
     @pytest.mark.parametrize("length", [0, 1, 3, 5, 12])
