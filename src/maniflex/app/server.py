@@ -15,6 +15,7 @@ from contextlib import (
 )
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from maniflex._caller import serve_from
@@ -193,28 +194,6 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         if assembly.panel is not None and role == "server":
             assembly.panel.read_sources()
 
-        keys = assembly.runtime.keys
-
-        async def prepare_tables() -> None:
-            if self.config.keys_required:
-                await require_keys(keys, assembly.runtime.models.values())
-            if self.config.is_strict:
-                makes_tables = self._makes_tables or self.config.auto_migrate
-                await refuse_table_warnings(
-                    assembly.schemas(),
-                    warnings,
-                    config=self.config,
-                    application=self._application,
-                    makes_tables=makes_tables,
-                )
-            self._schema = self._tables(assembly)
-            await self._schema.prepare()
-            if self.config.keys_required:
-                await try_stored_values(assembly.runtime.stores.values())
-                await note_encrypted_columns(assembly.runtime)
-            await self._durable.learn_time()
-            await self._durable.files.prepare()
-
         own_work = self._durable.services if role == "server" and self.config.background else tuple
 
         works = False
@@ -229,6 +208,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         if self.config.is_strict:
             strict = collect_warnings(self._logger)
         with strict as warnings, serve_from(assembly.runtime.adapter):
+            prepare_tables = partial(self._prepare_tables, assembly, warnings)
             await self._lifecycle.start(
                 assembly.adapters, prepare_tables, services=role != "client", background=background
             )
@@ -239,6 +219,27 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             report_needs = getattr(adapter, "report_needs", None)
             if report_needs is not None:  # a server with connections that run out
                 report_needs(works=works and adapter is assembly.runtime.adapter)
+
+    async def _prepare_tables(self, assembly: Assembly, warnings: list[str]) -> None:
+        """Check the keys and make the tables of the models, unless a strict start has warnings to refuse."""
+        runtime = assembly.runtime
+        if self.config.keys_required:
+            await require_keys(runtime.keys, runtime.models.values())
+        if self.config.is_strict:
+            await refuse_table_warnings(
+                assembly.schemas(),
+                warnings,
+                config=self.config,
+                application=self._application,
+                makes_tables=self._makes_tables or self.config.auto_migrate,
+            )
+        self._schema = self._tables(assembly)
+        await self._schema.prepare()
+        if self.config.keys_required:
+            await try_stored_values(runtime.stores.values())
+            await note_encrypted_columns(runtime)
+        await self._durable.learn_time()
+        await self._durable.files.prepare()
 
     def _tables(self, assembly: Assembly, application: str | None = None) -> SchemaTables:
         return SchemaTables(

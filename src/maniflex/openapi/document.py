@@ -116,12 +116,7 @@ class OperationWriter:
         kind = operation = endpoint.operation
         if operation is Operation.HEAD:
             kind = Operation.READ if one else Operation.LIST
-        parameters = self._ids_of(endpoint)
-        if kind in (Operation.LIST, Operation.READ):
-            names = LIST if kind is Operation.LIST else ONE
-            parameters += self._grammar(model).parameters(names)
-            if is_versioned(model.options) and (one or not model.options.versioned_diff_only):
-                parameters.append(AS_OF)
+        parameters = [*self._ids_of(endpoint), *self._query_parameters(model, kind, one=one)]
         language = self._grammar(model).language() if kind in _SHOWN_IN_LANGUAGES else []
         parameters += language
         has_etags = bool(model.options.optimistic_lock) and kind in (Operation.UPDATE, Operation.DELETE)
@@ -140,13 +135,7 @@ class OperationWriter:
         if parameters:
             entry["parameters"] = parameters
         if operation in (Operation.CREATE, Operation.UPDATE):
-            entry["requestBody"] = body = (
-                _body(texts.NEW_RECORD, ref(f"{model.name}Create"))
-                if operation is Operation.CREATE
-                else _body(texts.CHANGED_FIELDS, ref(f"{model.name}Update"))
-            )
-            if about.takes_form:
-                body["content"][FORM] = form_content(self._schemas, model, operation)
+            entry["requestBody"] = self._record_body(model, operation, takes_form=about.takes_form)
         refusals = {*_ERRORS.get(kind, ()), *_FAILURES, *((412,) if has_etags else ())}
         if model.locks and kind is Operation.DELETE:
             refusals.add(422)
@@ -168,6 +157,24 @@ class OperationWriter:
         if language:
             answers = _in_languages(answers)
         return {**entry, **about.extensions, "responses": answers | responses}
+
+    def _record_body(self, model: ModelMeta, operation: Operation, *, takes_form: bool) -> Schema:
+        if operation is Operation.CREATE:
+            body = _body(texts.NEW_RECORD, ref(f"{model.name}Create"))
+        else:
+            body = _body(texts.CHANGED_FIELDS, ref(f"{model.name}Update"))
+        if takes_form:
+            body["content"][FORM] = form_content(self._schemas, model, operation)
+        return body
+
+    def _query_parameters(self, model: ModelMeta, kind: Operation, *, one: bool) -> list[Schema]:
+        """What the query string of a read takes; nothing of other operations."""
+        if kind not in (Operation.LIST, Operation.READ):
+            return []
+        parameters = list(self._grammar(model).parameters(LIST if kind is Operation.LIST else ONE))
+        if is_versioned(model.options) and (one or not model.options.versioned_diff_only):
+            parameters.append(AS_OF)
+        return parameters
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}
