@@ -7,9 +7,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from maniflex import Abort, Context, Next, Operation, Response, Server, Trace
+from maniflex import (
+    Abort,
+    Context,
+    LocaleOptions,
+    LocaleString,
+    Model,
+    Next,
+    Operation,
+    Response,
+    Server,
+    Trace,
+)
 from maniflex.middleware import db, idempotency
 from maniflex.testing import FakeClock
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, keyed, post, shop
@@ -59,6 +71,30 @@ async def test_another_body_under_the_same_key_is_refused(database_url: str) -> 
         assert (await http.patch(path, json=body, headers=keyed("p"))).status_code == 200
         tagged = await http.patch(path, json=body, headers=keyed("p", if_match='"1"'))
         error_of(tagged, 422, "IDEMPOTENCY_KEY_REUSED")
+
+
+class Label(Model, table="labels"):
+    name: LocaleString
+
+
+async def test_a_text_in_another_language_is_another_request(database_url: str) -> None:
+    """What a text without a language means is decided by the header; no answer of another is replayed."""
+    server = shop(locale=LocaleOptions(from_header=True))
+    server.register(Label)
+    async with asking(server, database_url) as http:
+
+        async def send(path: str, language: str) -> httpx.Response:
+            headers = keyed(accept_language=language)
+            return await http.post(path, json={"name": "Gift", "title": "tea"}, headers=headers)
+
+        german = await send("/labels", "de")
+        assert data_of(german, 201)["name_i18n"] == {"de": "Gift"}
+        error_of(await send("/labels", "en"), 422, "IDEMPOTENCY_KEY_REUSED")
+        again = await send("/labels", "de, en;q=0.5")
+        assert is_replay(again)
+        assert again.content == german.content
+        await send("/orders", "de")
+        assert is_replay(await send("/orders", "en")), "no text of an order has a language"
 
 
 async def test_a_key_counts_for_one_caller_and_route(database_url: str) -> None:

@@ -28,6 +28,7 @@ from maniflex.middleware.idempotency.claims import (
 )
 from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
+from maniflex.model.meta import ModelMeta
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
 from maniflex.pipeline.body import JSON_TYPE
 from maniflex.pipeline.chain import AnswerOfRow, AnswersEarly, EarlyAnswer
@@ -80,6 +81,8 @@ class KeyedRequest(AnswersEarly):
     async def _answer_once(self, ctx: Context, next: Next, by_name: Mapping[bytes, bytes]) -> None:
         """Claim the key and go on, or answer as the request was answered that has it."""
         headers = read_headers(ctx.scope["headers"], by_name)
+        if ctx.runtime.config.locale.from_header and self._has_texts(ctx):
+            headers = msgspec.structs.replace(headers, language=ctx.locale)
         own = self._options.caller
         caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
         is_plain = ctx._query is None and not self._is_of_files and ctx.form is None
@@ -123,6 +126,11 @@ class KeyedRequest(AnswersEarly):
                 await outcome
         else:
             await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
+
+    def _has_texts(self, ctx: Context) -> bool:
+        """Whether the language of the request decides what its texts mean."""
+        model: ModelMeta | None = ctx.model
+        return model is not None and ctx.runtime.stores[model.cls].listings.own.locales is not None
 
     async def _caller_in_scope(self, ctx: Context, caller: str) -> str:
         """The caller within the rows that its request may touch, and within its files."""
@@ -326,6 +334,7 @@ class KeyHeaders(msgspec.Struct, frozen=True, gc=False):
     key: str
     if_match: bytes = b""
     content_type: bytes = b""
+    language: str = ""  # that the header chooses, where a text without one is written in it
 
 
 def read_headers(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes, bytes]) -> KeyHeaders:
@@ -355,6 +364,8 @@ def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
     else:
         path = path.encode("utf-8", "surrogatepass")
         head = b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match)
+    if headers.language:
+        head = b"%d %b %b" % (len(headers.language), headers.language.encode(), head)
     boundary = None
     if headers.content_type != JSON_TYPE:
         boundary = _BOUNDARY.match(headers.content_type)
