@@ -317,6 +317,22 @@ async def test_code_can_ask_what_an_answer_would_show(sqlite_url: str) -> None:
             server.text(stored, "id")
 
 
+class Sealed(Model):
+    word: LocaleString | None = field(default=None, writeonly=True)
+
+
+@pytest.mark.parametrize("guess", [{"word": "x"}, {"word.en": "x"}, {"word.de": None}])
+async def test_no_answer_tells_whether_a_guess_is_the_text_that_is_not_shown(
+    database_url: str, guess: dict[str, Any]
+) -> None:
+    async with serving(database_url, Sealed) as http:
+        record = await created(http, "/api/sealeds", word={"en": "x"})
+        other = await created(http, "/api/sealeds", word={"en": "y", "de": "z"})
+        for before in (record, other):
+            after = data_of(await http.patch(f"/api/sealeds/{before['id']}", json=guess))
+            assert after["updated_at"] > before["updated_at"]
+
+
 @pytest.mark.parametrize("stored", ['"bare"', "broken", "[1]", '{"de": 5, "en": "kept"}', "7"])
 async def test_a_stored_value_that_is_no_map_is_shown_as_it_is(
     database_url: str, stored: str, caplog: pytest.LogCaptureFixture

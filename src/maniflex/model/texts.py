@@ -301,15 +301,21 @@ def has_edits(changes: Mapping[str, Any]) -> bool:
 
 
 def merge_edits(model: ModelMeta, names: Sequence[str], row: Sequence[Any], changes: dict[str, Any]) -> None:
-    """Put whole translations in the place of edits, under the lock of the row; drop what changes nothing."""
-    problems = []
+    """Put whole translations in the place of edits, under the lock of the row; drop what changes nothing.
+
+    An update of nothing else writes them as they are: like any other it changes `updated_at`, so nobody
+    learns from it whether a guess is the text of a field that is not shown.
+    """
+    problems, unchanged = [], {}
     for name in [name for name, value in changes.items() if type(value) is LocaleEdit]:
         field = model.by_name[name]
         rules: LocaleRules = field.extra[LOCALE]
         value = row[names.index(name)]
-        texts = merge_edit(changes[name], {} if value is None else rules.read(value), rules)
+        stored = None if value is None else rules.read(value)
+        texts = merge_edit(changes[name], stored or {}, rules)
         if texts is None:
             del changes[name]
+            unchanged[name] = stored
             continue
         changes[name] = texts
         if field.required and not field.nullable and not any(texts.values()):
@@ -318,6 +324,8 @@ def merge_edits(model: ModelMeta, names: Sequence[str], row: Sequence[Any], chan
             problems.append(detail(field.api, "locale", f"must have at most {MOST_LOCALES} translations"))
     if problems:
         raise ValidationFailed(details=problems, model=model.name)
+    if not changes:
+        changes.update(unchanged)
 
 
 def companion_problems(model: ModelMeta, taken: Iterable[str]) -> Iterator[str]:

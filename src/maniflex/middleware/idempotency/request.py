@@ -28,8 +28,8 @@ from maniflex.middleware.idempotency.claims import (
 )
 from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
-from maniflex.model.meta import ModelMeta
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import JSON_TYPE
 from maniflex.pipeline.chain import AnswerOfRow, AnswersEarly, EarlyAnswer
 from maniflex.pipeline.context import AsgiScope, Context
