@@ -6,10 +6,11 @@
     ├── Fatal                       raised by a handler of durable work: do not try again
     ├── RunCancelled · LeaseLost    raised to a handler whose run is no longer its own to finish
     ├── RunFailed                   a run that was waited for ended without a result
+    ├── Lagged · QueueFull          a listener or an in-process subscription could not keep up with events
     └── RequestError                the caller's: becomes the error envelope
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
-        ├── HistoryChanged 400 (an InvalidQuery)
+        ├── HistoryChanged · CursorGone 400 (an InvalidQuery)
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── MultipartError · NoFile · MissingKey 400 · RangeNotSatisfiable 416
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
@@ -89,6 +90,14 @@ class RunFailed(ManiflexError):
     def __init__(self, run_id: str, status: str, error: str | None) -> None:
         self.run_id, self.status, self.error = run_id, status, error
         super().__init__(f"run {run_id} {status}{f': {error}' if error else ''}")
+
+
+class Lagged(ManiflexError):
+    """A listener fell behind: more events came than it may have waiting."""
+
+
+class QueueFull(ManiflexError):
+    """An in-process subscription has no room for another event; the other subscriptions got it."""
 
 
 class RequestError(ManiflexError):
@@ -202,6 +211,12 @@ class HistoryChanged(InvalidQuery):
     """The past cannot be asked this, because fields were changed since; `details` says how."""
 
     code, message = "HISTORY_CHANGED", "fields were changed since, so the past cannot be compared by them"
+
+
+class CursorGone(InvalidQuery):
+    """The feed cannot go on from this cursor: it is of another epoch, too old, or beyond the end."""
+
+    message = "the feed of events cannot be continued from this cursor; begin anew"
 
 
 class UnusableQuery(InvalidQuery):

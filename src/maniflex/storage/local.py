@@ -157,7 +157,7 @@ class LocalStorage(ServedByUs):
             names = os.listdir(incoming)
         return sorted(name for name in names if (second := is_temporary(name)) is not None and second < limit)
 
-    def _open(self, key: str) -> tuple[FileMeta, _Handle]:
+    def _open(self, key: str) -> tuple[FileMeta, _OpenFile]:
         with as_not_found(), self._files.parent(key) as (folder, name):
             meta_handle, _ = open_file(name + META_SUFFIX, folder)
             try:
@@ -165,7 +165,7 @@ class LocalStorage(ServedByUs):
             finally:
                 os.close(meta_handle)
             number, status = open_file(name, folder)
-        handle = _Handle(number)
+        handle = _OpenFile(number)
         try:
             return meta_from_json(text, status.st_size), handle
         except BaseException:
@@ -173,7 +173,7 @@ class LocalStorage(ServedByUs):
             raise
 
 
-class _Handle:
+class _OpenFile:
     """An open file that is read by threads; it is not closed under a thread that reads it."""
 
     def __init__(self, number: int) -> None:
@@ -208,7 +208,7 @@ class _Handle:
             os.close(self._number)
 
 
-async def _chunks(handle: _Handle, start: int, end: int) -> AsyncIterator[bytes]:
+async def _chunks(handle: _OpenFile, start: int, end: int) -> AsyncIterator[bytes]:
     while start < end:
         try:
             pieces = await _in_thread(partial(handle.read, min(READ_AT_ONCE, end - start), start))

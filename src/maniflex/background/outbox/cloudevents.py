@@ -1,59 +1,44 @@
 """A message as a CloudEvent 1.0: one JSON object, or HTTP headers beside the bare payload.
 
 The record that the message is about becomes `subject`, or the key where there is none; the key is also
-`partitionkey` (an extension of the specification) for brokers that keep order by it.
+`partitionkey` (an extension of the specification) for brokers that keep order by it. `maniflex.events` writes
+the forms.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from maniflex._json import decode
+from maniflex.events import cloudevents
+from maniflex.events.event import Event
 
 if TYPE_CHECKING:
     from maniflex.background.outbox.message import Message
 
-CONTENT_TYPE = "application/cloudevents+json"
-_DATA_TYPE = "application/json"
-_UNSAFE = re.compile(r'[^\x21-\x7e]|["%]')
+CONTENT_TYPE = cloudevents.STRUCTURED
 
 
 def structured_event(message: Message, source: str) -> dict[str, Any]:
     """The whole event as one object, sent as `application/cloudevents+json`."""
-    return {
-        **_attributes(message, source),
-        "datacontenttype": _DATA_TYPE,
-        "data": decode(message.stored),
-    }
+    texts = cloudevents.attributes(_event_of(message, source))
+    return {**texts, "datacontenttype": cloudevents.DATA_TYPE, "data": decode(message.stored)}
 
 
 def headers(message: Message, source: str) -> dict[str, str]:
     """The event's attributes as HTTP headers; the body is `message.raw`."""
-    event_headers = {
-        f"ce-{name}": _percent_encode(value) for name, value in _attributes(message, source).items()
-    }
-    return {"content-type": _DATA_TYPE, **event_headers}
-
-
-def _attributes(message: Message, source: str) -> dict[str, str]:
-    if not source:
-        raise ValueError("a CloudEvent has a source: a URI of whoever sends it, such as /shop/orders")
-    attributes = {
-        "specversion": "1.0",
-        "id": message.id,
-        "source": source,
-        "type": message.kind,
-        "time": message.created_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
-    }
-    if subject := message.about or message.key:
-        attributes["subject"] = subject
-    if message.key:
-        attributes["partitionkey"] = message.key
+    attributes, _ = cloudevents.binary(_event_of(message, source))
     return attributes
 
 
-def _percent_encode(value: str) -> str:
-    """A header value as the HTTP binding wants it: everything unusual percent-encoded."""
-    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)
+def _event_of(message: Message, source: str) -> Event:
+    if not source:
+        raise ValueError("a CloudEvent has a source: a URI of whoever sends it, such as /shop/orders")
+    return Event.restored(
+        type=message.kind,
+        id=message.id,
+        source=source,
+        time=message.created_at,
+        subject=message.about or message.key or None,
+        key=message.key or None,
+    )

@@ -15,7 +15,7 @@ from maniflex.testing.clock import FakeClock
 from maniflex.testing.conformance._jobs import DEAD, EMAIL, REPORT, SOON, JobCase, claim_jobs, ids, one
 
 
-class Bus:
+class RecordingBus:
     """Remembers the published events."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Working(JobCase):
         def make(job: Job) -> None:
             payloads.append(job.payload)
 
-        bus = Bus()
+        bus = RecordingBus()
         for n in range(3):
             await queue.enqueue(Job(EMAIL, n, "ada"))
         await queue.enqueue(Job(REPORT, "r"))
@@ -67,7 +67,7 @@ class Working(JobCase):
         async def dead(job: Job) -> None:
             letters.append(job.payload)
 
-        bus = Bus()
+        bus = RecordingBus()
         id = await queue.enqueue(Job(EMAIL, {"to": "ada"}))
         worker = self.worker(queue, clock, send, handlers={DEAD: dead}, dlq_type=DEAD, event_bus=bus)
         for _ in range(5):
