@@ -12,7 +12,7 @@ only `{message}` is translated itself. A text that no catalogue has stays Englis
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from gettext import GNUTranslations
 from pathlib import Path
 from typing import Any, cast
@@ -34,11 +34,12 @@ class Catalogue:
     """The texts of one language."""
 
     def __init__(self, texts: Texts) -> None:
+        for english, text in texts.items():
+            _check_parts(english, text)
         self._texts = {english: text for english, text in texts.items() if not _PART.search(english)}
-        patterns = [(english, text) for english, text in texts.items() if _PART.search(english)]
+        patterns = [_Pattern(english, text) for english, text in texts.items() if _PART.search(english)]
         # The more of a text is said, the surer it is the one that is meant.
-        patterns.sort(key=lambda pair: -len(_PART.sub("", pair[0])))
-        self._patterns = [(_pattern_of(english), text) for english, text in patterns]
+        self._patterns = sorted(patterns, key=lambda pattern: -sum(map(len, pattern.pieces)))
 
     def translate(self, text: str, depth: int = 0) -> str:
         """The text in this language, or the English one."""
@@ -47,40 +48,70 @@ class Catalogue:
             return known_text
         if len(text) > _LONGEST or depth >= _DEEPEST:
             return text
-        for pattern, template in self._patterns:
-            match = pattern.fullmatch(text)
-            if match is None:
+        for pattern in self._patterns:
+            parts = pattern.match(text)
+            if parts is None:
                 continue
-            parts = match.groupdict()
             if MESSAGE in parts:
                 message = self.translate(parts[MESSAGE], depth + 1)
                 if message == parts[MESSAGE] and depth:
                     continue
                 parts[MESSAGE] = message
-            return _fill(template, parts)
+            return pattern.fill(parts)
         return text
 
 
-def _fill(template: str, parts: Mapping[str, str]) -> str:
-    return _PART.sub(lambda part: parts.get(part[1], part[0]), template)
+class _Pattern:
+    """An English text with parts that differ, and its translation.
+
+    It is no regular expression: clients decide what stands in the parts, and those would try every place.
+    """
+
+    __slots__ = ("_names", "_translation", "pieces")
+
+    def __init__(self, english: str, translation: str) -> None:
+        pieces = _PART.split(english)
+        self.pieces, self._names = pieces[::2], pieces[1::2]
+        self._translation = translation
+
+    def match(self, text: str) -> dict[str, str] | None:
+        """The parts of a text that reads so; each has a letter at least."""
+        first, *middle, last = self.pieces
+        if not (text.startswith(first) and text.endswith(last)):
+            return None
+        parts, start = {}, len(first)
+        for name, piece in zip(self._names, middle, strict=False):
+            end = text.find(piece, start + 1)
+            if end < 0:
+                return None
+            parts[name] = text[start:end]
+            start = end + len(piece)
+        end = len(text) - len(last)
+        if end <= start:
+            return None
+        parts[self._names[-1]] = text[start:end]
+        return parts
+
+    def fill(self, parts: Mapping[str, str]) -> str:
+        """The translation with these parts."""
+        return _PART.sub(lambda part: parts[part[1]], self._translation)
 
 
-def _pattern_of(english: str) -> re.Pattern[str]:
-    pieces = _PART.split(english)
-    names = pieces[1::2]
-    groups = [f"(?P<{name}>.+?)" for name in names]
-    literals = [re.escape(piece) for piece in pieces[::2]]
-    return re.compile("".join(a + b for a, b in zip(literals, [*groups, ""], strict=True)), re.DOTALL)
+def _check_parts(english: str, translation: str) -> None:
+    names = _PART.findall(english)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{english!r} names a part twice")
+    for name in _PART.findall(translation):
+        if name not in names:
+            raise ValueError(f"{translation!r} has a part {name!r}, which {english!r} has not")
 
 
 class Messages:
     """The catalogues of a server."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
-        self._catalogues = {
-            code: Catalogue({**SHIPPED.get(code, {}), **read_texts(source)})
-            for code, source in ((locale_code(code) or code, source) for code, source in sources.items())
-        }
+        texts = {locale_code(code) or code: read_texts(source) for code, source in sources.items()}
+        self._catalogues = {code: Catalogue(_with_shorter_forms(code, texts)) for code in texts}
 
     def find(self, locale: str) -> tuple[str, Catalogue] | None:
         """The catalogue for who asks for a locale, and its language; None where there is none."""
@@ -88,6 +119,14 @@ class Messages:
             if code in self._catalogues:
                 return code, self._catalogues[code]
         return None
+
+
+def _with_shorter_forms(code: str, texts: Mapping[str, Texts]) -> Texts:
+    """The texts of a language: what `de-AT` lacks is said as in `de`, and what no catalogue has by ours."""
+    whole: dict[str, str] = {}
+    for form in reversed(list(shorter_forms(code))):
+        whole |= {**SHIPPED.get(form, {}), **texts.get(form, {})}
+    return whole
 
 
 def translate_error(error: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
@@ -132,6 +171,12 @@ def catalogue_problems(sources: Any) -> str:
             return f"{code!r} is not a locale code"
         try:
             Catalogue(read_texts(source))
-        except (ValueError, re.error) as error:
+        except ValueError as error:
             return f"{code}: {error}"
     return ""
+
+
+def unreachable_catalogues(sources: Mapping[str, Any], supported: Iterable[str]) -> list[str]:
+    """The languages with a catalogue that no request can ask for, where only some are supported."""
+    asked_for = {form for code in supported for form in shorter_forms(code)}
+    return [code for code in sources if asked_for and locale_code(code) not in asked_for]

@@ -18,7 +18,7 @@ from typing import Any, Self, TypedDict
 from maniflex._callables import explain_class
 from maniflex._client_address import trust_problem
 from maniflex._locales import DEFAULT_LOCALES, LocaleOptions
-from maniflex._messages import catalogue_problems
+from maniflex._messages import catalogue_problems, unreachable_catalogues
 from maniflex._settings import (
     at_least_one,
     is_function,
@@ -397,6 +397,8 @@ class Config(_WithOrigins):
         if self.read_database is not None and not str(self.database).startswith(_POSTGRES):
             why = "only a database given as postgresql://… has a replica"
             yield ("read_database",), f"read_database: {why}"
+        for code in unreachable_catalogues(self.messages or {}, self.locale.supported):
+            yield ("messages", "locale"), f"messages: {code!r} is not among the supported locales"
 
     def with_(self, **settings: Any) -> Config:
         """The same settings with some of them changed; another database leaves the replica behind."""

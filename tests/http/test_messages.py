@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from maniflex.errors import RequestError
 from maniflex.model import value_rules as validation
 from maniflex.testing import client
 from tests.kit.http import error_of, serving
+from tests.kit.refusal_texts import texts_of_refusals
 
 OPTIONS = LocaleOptions(from_header=True)
 
@@ -111,7 +113,16 @@ async def test_a_catalogue_is_a_file_of_gettext(sqlite_url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "wrong", [["de"], {"d": {}}, {"de": {"a": 1}}, {"de": "nowhere.mo"}, {"de": {"{a}{a}": ""}}]
+    "wrong",
+    [
+        ["de"],
+        {"d": {}},
+        {"de": {"a": 1}},
+        {"de": "nowhere.mo"},
+        {"de": {"{a}{a}": ""}},
+        {"de": {"only {count} left": "nur noch {number}"}},
+        {"de": {"sold out": "{count} sind weg"}},
+    ],
 )
 def test_catalogues_that_cannot_be_used_stop_the_start(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="messages"):
@@ -128,6 +139,61 @@ def test_the_german_catalogue_has_every_kind_of_refusal_and_every_rule_of_a_fiel
     texts |= {text.format_map(parts) for _, text in validation._SENTENCES.values()}
     texts |= set(validation._FAMILIES.values())
     assert {text for text in texts if german.translate(text) == text} == set()
+
+
+def test_the_german_catalogue_has_every_text_of_the_source() -> None:
+    german = Catalogue(GERMAN)
+    texts = texts_of_refusals()
+    assert len(texts) > 200
+    examples = {"must be 7"}  # of times, which have texts of their own
+    missing = {text: place for text, place in texts.items() if german.translate(text) == text}
+    assert missing.keys() <= examples, missing
+
+
+async def test_what_a_dialect_lacks_is_said_as_in_its_language(sqlite_url: str) -> None:
+    catalogues = {"de-AT": {"method not allowed": "na"}, "de": {"record not found": "weg"}}
+    async with serving(sqlite_url, Note, messages=catalogues) as http:
+        texts = [
+            error_of(await http.request(method, f"{path}?locale=de-at"), status, code)["message"]
+            for method, path, status, code in (
+                ("PUT", "/api/notes", 405, "METHOD_NOT_ALLOWED"),
+                ("GET", "/api/notes/x", 404, "NOT_FOUND"),
+                ("GET", "/api/nothing", 404, "NOT_FOUND"),
+            )
+        ]
+        assert texts == ["na", "weg", "diesen Pfad gibt es nicht"]
+
+
+def test_a_catalogue_that_nobody_could_ask_for_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match="messages: 'fr' is not among the supported locales"):
+        Server(locale=LocaleOptions(supported=("en", "de-AT")), messages={"de": {}, "fr": {}})
+
+
+@pytest.mark.parametrize("text", ["{0}", "{0}: {0} takes {0}", "{0}; did you mean '{0}'?"])
+def test_a_text_that_clients_make_long_is_translated_in_no_time(text: str) -> None:
+    """What stands in a part is theirs: it may look like any other text."""
+    german = Catalogue(GERMAN)
+    for part in ("x", ": ", "a: takes ", "; did you mean '", 'field "', "is required"):
+        long_text = text.format(part * 20_000)[:1_000]
+        began = time.process_time()
+        for _ in range(20):
+            german.translate(long_text)
+        assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("english", "text"),
+    [
+        ("filter: 'nme.de' is not a field that can be filtered; did you mean 'name'?",
+         "filter: nach 'nme.de' kann nicht gefiltert werden; ist „name“ gemeint?"),
+        ("sort: 'a' is not a field that can be sorted by", "sort: nach 'a' kann nicht sortiert werden"),
+        ("filter: stars takes a whole number", "filter: stars erwartet eine ganze Zahl"),
+        ("field \"a\" must be one of: b, c", "Feld „a“ muss eines davon sein: b, c"),
+        ('field "a <b>{count}</b>" is required', "Feld „a <b>{count}</b>“ ist erforderlich"),
+    ],
+)  # fmt: skip
+def test_parts_of_a_text_stay_as_they_are(english: str, text: str) -> None:
+    assert Catalogue(GERMAN).translate(english) == text
 
 
 def test_translations_name_the_parts_of_their_texts() -> None:
