@@ -44,6 +44,7 @@ from maniflex.sql.statement import Dialect, Sql, schema_statements
 F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST_BACKOFF = timedelta(hours=1)
+OF_GROUPS = "maniflex.event."  # kinds of deliveries to groups, whose relays are the feed's
 _relays = count(1)
 
 
@@ -75,6 +76,8 @@ class Outbox(DeclaredPart):
         payload: Any = None,
         timeout: timedelta | float = TIMEOUT,
         scoped: bool = False,
+        max_attempts: int | None = None,
+        backoff: Callable[[int], timedelta | float] | None = None,
     ) -> Callable[[F], F]:
         """Deal with messages of one kind, or with `*` of every kind that has no handler of its own.
 
@@ -82,12 +85,13 @@ class Outbox(DeclaredPart):
         function runs on a thread. It may be called more than once for a message, with the same id.
         Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed. With
         `scoped` the scope rules bind `server.db` in it by the caller who enqueued the message; a message
-        without what a rule needs is dead at once.
+        without what a rule needs is dead at once. `max_attempts` and `backoff(n)`, the pause behind the n-th
+        failed attempt, are those of the settings unless they are said.
         """
 
         def decorate(fn: F) -> F:
             self.require_open()
-            self._handlers.add(kind, fn, payload, timeout, scoped)
+            self._handlers.add(kind, fn, payload, timeout, scoped, max_attempts, backoff)
             return fn
 
         return decorate
@@ -366,7 +370,7 @@ class Outbox(DeclaredPart):
         return [
             ((("kind", kind),), float(waiting))
             for kind, waiting, _ in await self.store.depth()
-            if self._handlers.of(kind) is None
+            if self._handlers.of(kind) is None and not kind.startswith(OF_GROUPS)
         ]
 
     async def _oldest(self) -> list[tuple[Labels, float]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, assert_never
 
-from maniflex._clock import Backoff, Clock
+from maniflex._clock import Clock
 from maniflex._fence import Fence, describe, leaves_of
 from maniflex._json import clean
 from maniflex.background.metrics import Metrics
@@ -70,11 +70,21 @@ class Policy:
     batch: int
     concurrency: int
     max_attempts: int
-    backoff: Backoff
+    backoff: Callable[[int], timedelta]
     lease: timedelta
     grace: timedelta = timedelta(seconds=30)  # to write down what was done, without a caller's deadline
     slow_after: timedelta = SLOW_AFTER  # a handler that takes longer holds up its own key only
     most_aside: int = MOST_ASIDE  # handlers that do, before the relay claims nothing more
+
+    def of(self, handler: MessageHandler) -> Policy:
+        """The same with what the handler says for itself."""
+        if handler.max_attempts is None and handler.backoff is None:
+            return self
+        return replace(
+            self,
+            max_attempts=handler.max_attempts or self.max_attempts,
+            backoff=handler.backoff or self.backoff,
+        )
 
 
 def change(
@@ -212,14 +222,16 @@ class Courier:
             self._fence.absorb(error)
             outcome = DeliveryFailed(_error_text(error))
         if isinstance(outcome, Delivered):
-            self._round.ledger.deliver(message)
+            self._round.ledger.deliver(message, forget=handler.forgets_payload)
         else:
-            await self._settle(message, outcome)
+            await self._settle(message, outcome, handler)
 
-    async def _settle(self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless) -> None:
-        row_change = change(message, outcome, self._policy, self._clock.now())
+    async def _settle(
+        self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless, handler: MessageHandler
+    ) -> None:
+        row_change = change(message, outcome, self._policy.of(handler), self._clock.now())
         if row_change.status is MessageStatus.DEAD:
-            row_change = await self._bury(message, row_change)
+            row_change = await self._bury(message, row_change, handler)
         if row_change.status is MessageStatus.PENDING and message.key is not None:
             self._round.stuck.add(message.key)
         self.ledger.change(row_change)
@@ -231,7 +243,7 @@ class Courier:
     async def _perform(
         self, message: ClaimedMessage, handler: MessageHandler
     ) -> Delivered | DeliveryFailed | Hopeless:
-        if message.orphaned and message.attempts > self._policy.max_attempts:
+        if message.orphaned and message.attempts > self._policy.of(handler).max_attempts:
             return Hopeless(ORPHANED)
         try:
             payload = handler.read(message.stored)
@@ -254,8 +266,14 @@ class Courier:
         with self._handlers.bind_caller(claimed.caller):
             return await self._attempt(handler, message)
 
-    async def _bury(self, message: ClaimedMessage, row_change: MessageChange) -> MessageChange:
+    async def _bury(
+        self, message: ClaimedMessage, row_change: MessageChange, handler: MessageHandler
+    ) -> MessageChange:
         """Tell the dead-letter handler; a message it could not take stays and is tried again."""
+        if handler.letter is not None:
+            letter = handler.letter(message, row_change.last_error or "")
+            if letter is not None:
+                return row_change._replace(letter=letter)
         sink = self._handlers.sink
         if sink is None:
             return row_change

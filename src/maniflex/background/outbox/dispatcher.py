@@ -202,6 +202,7 @@ class Dispatcher:
                     takes_over,
                     self._due_kinds,
                     self._everywhere,
+                    self._handlers.named_kinds,
                 )
             settlements = self._collect()
             settled_ids, batch = await self._store.turn(settlements, claim_request, now)
@@ -362,11 +363,14 @@ class Ledger:
         self.batch = batch
         self._open = {message.id: message for message in batch.messages}
         self._delivered: list[str] = []
+        self._forgotten: list[str] = []
         self._changes: list[MessageChange] = []
 
-    def deliver(self, message: ClaimedMessage) -> None:
-        """The message was delivered."""
+    def deliver(self, message: ClaimedMessage, *, forget: bool = False) -> None:
+        """The message was delivered; with `forget` its row keeps no payload."""
         self._delivered.append(message.id)
+        if forget:
+            self._forgotten.append(message.id)
 
     def change(self, change: MessageChange) -> None:
         """The message was not delivered and its row changes like this."""
@@ -396,11 +400,11 @@ class Ledger:
             return None
         delivered_ids, self._delivered = self._delivered, []
         changes, self._changes = self._changes, []
+        forgotten, self._forgotten = self._forgotten, []
         messages = [self._open.pop(id) for id in (*delivered_ids, *(change.id for change in changes))]
         keys = {message.key for message in messages} - {message.key for message in self._open.values()}
-        return Settlement(
-            self.batch, delivered_ids, changes, messages, [key for key in keys if key is not None]
-        )
+        own_keys = [key for key in keys if key is not None]
+        return Settlement(self.batch, delivered_ids, changes, messages, own_keys, forgotten)
 
 
 # Couriers whose handlers take long: each is put aside with its message, and the other keys go on.

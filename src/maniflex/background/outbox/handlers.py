@@ -18,10 +18,14 @@ from maniflex._json import decode, unreadable_because
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.loop import DaemonThreads, WorkTracing, on_thread
 from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import ClaimedMessage
 from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.engine import BindCaller
+from maniflex.events.port import pause_of
+from maniflex.sql.statement import Sql
 
 EVERY_KIND = "*"
+FRAMEWORK = "maniflex."  # what kinds of the framework begin with; a `*` handler takes none of them
 TIMEOUT = timedelta(seconds=60)
 MOST_THREADS = 128  # more than are put aside, so that hung handlers leave some to the others
 
@@ -47,6 +51,11 @@ class MessageHandler:
     is_async: bool
     scoped: bool  # scope rules bind it by the caller of the message
     timeout: timedelta  # after which a message counts as failed; a plain function cannot be stopped
+    max_attempts: int | None = None  # None, as without a pause of its own: as the relay has it
+    backoff: Callable[[int], timedelta] | None = None  # the pause behind the n-th failed attempt
+    forgets_payload: bool = False  # a delivered message keeps no payload
+    # What is written with the death of a message, for its reason; the message counts as delivered then.
+    letter: Callable[[ClaimedMessage, str], Sql | None] | None = None
 
     @classmethod
     def of(
@@ -56,9 +65,10 @@ class MessageHandler:
         payload: Any = None,
         timeout: timedelta = TIMEOUT,
         scoped: bool = False,
+        **options: Any,
     ) -> MessageHandler:
         payload_type = None if payload is None else PayloadType(payload)
-        return cls(kind, fn, payload_type, is_async(fn), scoped, timeout)
+        return cls(kind, fn, payload_type, is_async(fn), scoped, timeout, **options)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""
@@ -114,8 +124,16 @@ class MessageHandlers:
         return iter(self._by_kind.values())
 
     def add(
-        self, kind: Any, fn: Callable[..., Any], payload: Any, timeout: Any = TIMEOUT, scoped: Any = False
+        self,
+        kind: Any,
+        fn: Callable[..., Any],
+        payload: Any,
+        timeout: Any = TIMEOUT,
+        scoped: Any = False,
+        max_attempts: Any = None,
+        backoff: Any = None,
     ) -> None:
+        """A handler of the application, with the mistakes in its options."""
         where = f"outbox handler {kind!r}"
         if not isinstance(kind, str) or not kind:
             self._problems.append(f"{where}: a kind is a text such as 'order.placed', or '*' for all")
@@ -123,11 +141,24 @@ class MessageHandlers:
             self._problems.append(f"{where}: there is a handler for it already")
         elif not _takes(fn, 1):
             self._problems.append(f"{where}: it is called with (message), which it does not take")
-        elif problems := [*duration_problems(timeout=timeout), *switch_problems(scoped=scoped)]:
+        elif problems := [
+            *duration_problems(timeout=timeout),
+            *switch_problems(scoped=scoped),
+            *_retry_problems(max_attempts, backoff),
+        ]:
             self._problems += [f"{where}: {problem}" for problem in problems]
         else:
             duration = as_duration(timeout, "timeout")
-            self._by_kind[kind] = MessageHandler.of(kind, fn, payload, duration, scoped)
+            pause = None if backoff is None else pause_of(backoff)
+            self.put(
+                MessageHandler.of(
+                    kind, fn, payload, duration, scoped, max_attempts=max_attempts, backoff=pause
+                )
+            )
+
+    def put(self, handler: MessageHandler) -> None:
+        """Take the handler of a kind, in place of the one before."""
+        self._by_kind[handler.kind] = handler
 
     def set_sink(self, fn: Callable[..., Any]) -> None:
         if self.sink is not None:
@@ -152,8 +183,22 @@ class MessageHandlers:
         """The kinds that have a handler here; None for every kind."""
         return None if EVERY_KIND in self._by_kind else tuple(self._by_kind)
 
+    @property
+    def named_kinds(self) -> frozenset[str]:
+        """The kinds that have a handler of their own here."""
+        return frozenset(self._by_kind)
+
     def of(self, kind: str) -> MessageHandler | None:
-        return self._by_kind.get(kind) or self._by_kind.get(EVERY_KIND)
+        """The handler of a kind; messages of the framework go to a handler of their own alone."""
+        own = self._by_kind.get(kind)
+        return own if own is not None or kind.startswith(FRAMEWORK) else self._by_kind.get(EVERY_KIND)
+
+
+def _retry_problems(max_attempts: Any, backoff: Any) -> Iterator[str]:
+    if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
+        yield f"max_attempts={max_attempts!r} is no whole number from 1 on"
+    if backoff is not None and not callable(backoff):
+        yield f"backoff={backoff!r} is no function of the number of failed attempts"
 
 
 def _takes(fn: Any, count: int) -> bool:

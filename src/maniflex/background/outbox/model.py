@@ -20,6 +20,7 @@ from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import Index, TableRules, is_one_of
+from maniflex.sql.statement import Sql
 
 
 class MessageStatus(StrEnum):
@@ -144,6 +145,12 @@ class MessageChange(NamedTuple):
     last_error: str | None = None
     raw: str | None = None  # of a payload that is not JSON
     key: str | None = None
+    letter: Sql | None = None  # what is written with its death; it counts as delivered then
+
+    @property
+    def stored_status(self) -> MessageStatus:
+        """The status of the row: a message whose letter is written is done with."""
+        return self.status if self.letter is None else MessageStatus.DELIVERED
 
 
 @dataclass(slots=True)
@@ -155,15 +162,17 @@ class Settlement:
     changes: list[MessageChange]
     messages: list[ClaimedMessage]
     keys: list[str]  # of which nothing of the batch is open any more
+    forgotten: Sequence[str] = ()  # delivered ones that keep no payload
 
 
 class Claim(NamedTuple):
     """What a relay asks for."""
 
     owner: str
-    kinds: tuple[str, ...] | None  # None: all of them
+    kinds: tuple[str, ...] | None  # None: all of them, but for those of the framework
     limit: int
     until: datetime
     takes_over: bool = True  # messages whose lease ran out, too
     due_kinds: Sequence[str] = ()  # of a claim just before, which need not be looked up again
     everywhere: bool = False  # also in partitions where nothing was pending
+    named_kinds: frozenset[str] = frozenset()  # where it takes all: the framework's that it takes, too

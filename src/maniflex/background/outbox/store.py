@@ -18,6 +18,7 @@ from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.environment import Environment
 from maniflex.background.leases import Held
+from maniflex.background.outbox.handlers import FRAMEWORK
 from maniflex.background.outbox.model import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout, mend_refusal
@@ -150,7 +151,10 @@ class OutboxStore:
             now=self._time(now),
             over=self._time(_FOREVER) if settles else self._over(claim, now),
         )
-        return [kind for (kind,) in await self._primary.fetch(statement)]
+        due_kinds = [kind for (kind,) in await self._primary.fetch(statement)]
+        if kinds is None:
+            due_kinds = [k for k in due_kinds if not k.startswith(FRAMEWORK) or k in claim.named_kinds]
+        return due_kinds
 
     def _bind_claim(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
         return self._in_reach(claim, self._claim_statement(claim.limit, len(kinds))).bind(
@@ -189,14 +193,18 @@ class OutboxStore:
             deliver = self._partitions.statement("deliver", settlement.delivered)
             ids, finished_keys = self._texts(settlement.delivered), [] if settlement.changes else keys
             statements.append(deliver.bind(ids=ids, keys=finished_keys, lease=lease, now=moment))
+        if settlement.forgotten:
+            forget = self._partitions.statement("forget", settlement.forgotten)
+            statements.append(forget.bind(ids=self._texts(settlement.forgotten)))
         if settlement.changes:
             rows = [
-                (c.id, c.status, self._time(c.retry_at), c.unspent, c.last_error, c.raw)
+                (c.id, c.stored_status, self._time(c.retry_at), c.unspent, c.last_error, c.raw)
                 for c in settlement.changes
             ]
             columns = self._rows(_CHANGED, rows)
             settle = self._partitions.statement("settle", [c.id for c in settlement.changes])
             statements.append(settle.bind(keys=keys, lease=lease, now=moment, **columns))
+        statements += [c.letter for c in settlement.changes if c.letter is not None]
         waiting = [c.id for c in settlement.changes if c.key is not None and c.retry_at is not None]
         if waiting:
             park = self._partitions.statement("park", waiting)

@@ -147,12 +147,18 @@ UPDATE outbox_event m
  WHERE m.id = ANY(:ids::text[]) AND m.lease = :lease AND m.status = 'pending' /* open m */
 RETURNING m.id;
 
+-- name: forget
+-- What was delivered and must not be kept.
+UPDATE outbox_event SET payload = NULL WHERE id = ANY(:ids::text[]) AND status = 'delivered' /* open outbox_event */
+RETURNING id;
+
 -- name: settle
 WITH lane AS (
     DELETE FROM outbox_lane WHERE key = ANY(:keys::text[]) AND lease = :lease
 )
 UPDATE outbox_event m
-   SET status = d.status, retry_at = coalesce(d.retry_at, m.retry_at), attempts = m.attempts - d.unspent,
+   SET status = d.status, published_at = CASE d.status WHEN 'delivered' THEN :now::timestamptz END,
+       retry_at = coalesce(d.retry_at, m.retry_at), attempts = m.attempts - d.unspent,
        last_error = coalesce(d.last_error, m.last_error),
        raw = coalesce(d.raw, m.raw), payload = CASE WHEN d.raw IS NULL THEN m.payload END,
        lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now

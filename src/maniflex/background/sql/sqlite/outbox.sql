@@ -90,9 +90,15 @@ UPDATE outbox_event
  WHERE id IN (SELECT value FROM json_each(:ids)) AND lease = :lease AND status = 'pending'
 RETURNING id;
 
+-- name: forget
+-- What was delivered and must not be kept.
+UPDATE outbox_event SET payload = NULL WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'delivered'
+RETURNING id;
+
 -- name: settle
 UPDATE outbox_event AS m
    SET status = d.value ->> 1, retry_at = coalesce(d.value ->> 2, retry_at),
+       published_at = CASE d.value ->> 1 WHEN 'delivered' THEN :now END,
        attempts = attempts - (d.value ->> 3), last_error = coalesce(d.value ->> 4, last_error),
        raw = coalesce(d.value ->> 5, raw), payload = CASE WHEN d.value ->> 5 IS NULL THEN payload END,
        lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
