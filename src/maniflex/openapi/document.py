@@ -16,8 +16,7 @@ from maniflex.model.field import FileRules, file_fields, rules_of_field
 from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.texts import localized_fields
-from maniflex.openapi import errors
-from maniflex.openapi import errors as texts
+from maniflex.openapi import errors, words
 from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar, Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation, ref
 from maniflex.pipeline.entry import EntryDocs
@@ -128,8 +127,8 @@ class OperationWriter:
         )
         entry: Schema = {
             "operationId": self._id(about.name or _model_name(endpoint, model, one)),
-            "summary": about.summary or texts.summary(operation, model, one),
-            "description": texts.description(operation, model, parameter_names),
+            "summary": about.summary or words.summary(operation, model, one),
+            "description": words.description(operation, model, parameter_names),
             "tags": list(about.tags) or [model.name],
         }
         if parameters:
@@ -160,9 +159,9 @@ class OperationWriter:
 
     def _record_body(self, model: ModelMeta, operation: Operation, *, takes_form: bool) -> Schema:
         if operation is Operation.CREATE:
-            body = _body(texts.NEW_RECORD, ref(f"{model.name}Create"))
+            body = _body(words.NEW_RECORD, ref(f"{model.name}Create"))
         else:
-            body = _body(texts.CHANGED_FIELDS, ref(f"{model.name}Update"))
+            body = _body(words.CHANGED_FIELDS, ref(f"{model.name}Update"))
         if takes_form:
             body["content"][FORM] = form_content(self._schemas, model, operation)
         return body
@@ -183,7 +182,7 @@ class OperationWriter:
             record["properties"]["meta"] = _DIRECTION
         match operation:
             case Operation.LIST:
-                return {"200": _answer(f"A page of {texts.plural(model)}.", self._envelope(model))}
+                return {"200": _answer(f"A page of {words.plural(model)}.", self._envelope(model))}
             case Operation.CREATE:
                 return {"201": _answer("The record as it was stored.", record, etag)}
             case Operation.READ | Operation.UPDATE:
@@ -193,7 +192,7 @@ class OperationWriter:
             case Operation.OPTIONS:
                 return _ALLOWED
             case _:
-                return {"200": _answer(texts.head_answer(200), None)}
+                return {"200": _answer(words.head_answer(200), None)}
 
     def _envelope(self, model: ModelMeta) -> Schema:
         pages: Schema = {"$ref": "#/components/schemas/PageMeta"}
@@ -213,10 +212,10 @@ class OperationWriter:
         model = endpoint.model
         entry: Schema = {
             "operationId": self._id(about.name or _path_name(endpoint)),
-            "summary": about.summary or texts.words(about.name or _path_name(endpoint)),
+            "summary": about.summary or words.as_words(about.name or _path_name(endpoint)),
             "tags": list(about.tags) or [model.name if model is not None else self._tag_of(endpoint)],
         }
-        entry["description"] = texts.other_description(endpoint, about, entry["operationId"])
+        entry["description"] = words.other_description(endpoint, about, entry["operationId"])
         if about.deprecated:
             entry["deprecated"] = True
         parameters = self._ids_of(endpoint)
@@ -259,19 +258,19 @@ class OperationWriter:
             return _ALLOWED
         if endpoint.method == "HEAD":
             statuses = about.answers or {about.status: {}}
-            return {str(s): _answer(texts.head_answer(s), None) for s in sorted(statuses)}
+            return {str(s): _answer(words.head_answer(s), None) for s in sorted(statuses)}
         if about.answers is not None:
             return {
-                str(s): _answer(texts.answer(about, s), None if schema is None else dict(schema))
+                str(s): _answer(words.answer(about, s), None if schema is None else dict(schema))
                 for s, schema in sorted(about.answers.items())
             }
-        text = texts.answer(about, about.status)
+        text = words.answer(about, about.status)
         more = {str(s): self._more_answer(about, s, kind) for s, kind in sorted(about.more_answers.items())}
         if about.status == 204:
             return {"204": _answer(text, None), **more}
         if about.media:
             return {
-                str(status): _file_answer(texts.answer(about, status), () if status == 304 else about.media)
+                str(status): _file_answer(words.answer(about, status), () if status == 304 else about.media)
                 for status in sorted({about.status, *about.answer_texts})
             }
         data = dict(about.data_schema or {})
@@ -281,16 +280,16 @@ class OperationWriter:
         is_untyped = about.response is None and about.data_schema is None
         answers: Schema = {str(about.status): _answer(text, envelope)}
         if endpoint.operation is Operation.ACTION and is_untyped and not about.is_status_declared:
-            answers["204"] = _answer(texts.answer(about, 204), None)
+            answers["204"] = _answer(words.answer(about, 204), None)
         return {**answers, **more}
 
     def _more_answer(self, about: RouteDocs, status: int, kind: Any) -> Schema:
         """A further answer of an action, with the type of its data or without a body."""
         if kind is None:
-            return _answer(texts.answer(about, status), None)
+            return _answer(words.answer(about, status), None)
         data = self._schemas.of(kind, incoming=False)
         envelope = {"type": "object", "required": ["data"], "properties": {"data": data}}
-        return _answer(texts.answer(about, status), envelope)
+        return _answer(words.answer(about, status), envelope)
 
     def _own_errors(self, endpoint: Endpoint, about: RouteDocs, takes_body: bool) -> set[int]:
         if about.answers is not None or endpoint.operation is Operation.OPTIONS:
@@ -322,7 +321,7 @@ class OperationWriter:
                 "name": name,
                 "in": "path",
                 "required": True,
-                "description": texts.path_parameter(name, endpoint.model),
+                "description": words.path_parameter(name, endpoint.model),
                 "schema": {"type": "string", "minLength": 1},
             }
             for name in _PARAMETER.findall(endpoint.path)
@@ -362,7 +361,7 @@ def _only_named(about: RouteDocs | None) -> bool:
 
 
 def _model_name(endpoint: Endpoint, model: ModelMeta, one: bool) -> str:
-    single, many = snake_case(model.name), texts.plural_name(model)
+    single, many = snake_case(model.name), words.plural_name(model)
     if many == single and endpoint.operation is not Operation.LIST:
         many = f"{single}_list"  # nothing else is called list_…
     named_one = one or endpoint.operation is Operation.CREATE
@@ -554,7 +553,7 @@ class Document:
             paths.setdefault(path, {})[endpoint.method.lower()] = operation
             for tag in operation["tags"]:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
-                tags[tag] = tags.get(tag) or ("" if own else texts.TAGS.get(tag, ""))
+                tags[tag] = tags.get(tag) or ("" if own else words.TAGS.get(tag, ""))
         self._add_models(schemas, [e for _, e in visible])
         self._drop_internal(schemas, paths)
         tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
@@ -618,8 +617,8 @@ class Document:
 
 def _in_order_of_registration(tags: Mapping[str, str]) -> list[Schema]:
     """Models and actions as they were registered; after them what every application has."""
-    last = {tag: place for place, tag in enumerate(texts.TAGS, 1)}
-    names = sorted(tags, key=lambda tag: last.get(tag, 0) if tags[tag] == texts.TAGS.get(tag) else 0)
+    last = {tag: place for place, tag in enumerate(words.TAGS, 1)}
+    names = sorted(tags, key=lambda tag: last.get(tag, 0) if tags[tag] == words.TAGS.get(tag) else 0)
     return [{"name": n, "description": tags[n]} if tags[n] else {"name": n} for n in names]
 
 

@@ -6,7 +6,6 @@ const $ = (id) => document.getElementById(id);
 const METHODS = ["get", "post", "put", "patch", "delete", "head", "options"];
 const EXTRA = ["head", "options"];
 const MOST_HITS = 100;
-const LAST = ["Runs", "Jobs", "Outbox", "Schedules", "Scheduled fields", "Files", "Metrics", "Documentation", "Health"];
 let groups = [];
 let entries = [];
 let current = "";
@@ -104,8 +103,7 @@ function collect() {
       byTag.get(tag).entries.push(entry);
       entries.push(entry);
     }
-  const place = ({ tag }) => LAST.indexOf(tag) + 1;
-  groups = [...byTag.values()].filter((group) => group.entries.length).sort((a, b) => place(a) - place(b));
+  groups = [...byTag.values()].filter((group) => group.entries.length);
   const models = Object.keys((spec.components || {}).schemas || {}).filter((name) => !name.endsWith("Filter"));
   if (models.length) groups.push({ tag: "Schemas", entries: [], models });
 }
