@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -23,7 +24,8 @@ def entry_rows() -> Iterator[str]:
     for name, factory in factories().items():
         entry = class_of(name)
         in_actions = "yes" if ACTION in entry.homes else "no"
-        yield f"| {_link(name)} | {', '.join(homes_of(name))} | {in_actions} | {_sentence(factory)} |"
+        steps = ", ".join(homes_of(name))
+        yield f"| {_link(name, factory)} | {steps} | {in_actions} | {_sentence(factory)} |"
 
 
 def other_rows() -> Iterator[str]:
@@ -33,7 +35,7 @@ def other_rows() -> Iterator[str]:
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             if f"{section}.{name}" not in entries and (inspect.isclass(value) or inspect.isroutine(value)):
-                yield f"| {_link(f'{section}.{name}')} | {_sentence(value)} |"
+                yield f"| {_link(f'{section}.{name}', value)} | {_sentence(value)} |"
 
 
 def _sentence(value: object) -> str:
@@ -41,19 +43,30 @@ def _sentence(value: object) -> str:
     return text.replace("|", r"\|")
 
 
-def _link(name: str) -> str:
-    """The name, with the page that says most about it."""
+def _link(name: str, value: Any) -> str:
+    """The name, with the page that shows how it is called, or else says most about it."""
     section, _, own = name.partition(".")
+    call = re.compile(rf"`{section}\.{own}\({_first_parameter(value)}")
     mention = re.compile(rf"\b{section}\.{own}\b|`{own}\b")
     pages = [*sorted(PAGE.parent.glob("*.md")), PAGE.parents[1] / "query" / "openapi.md"]
-    counts = {page: len(mention.findall(page.read_text())) for page in pages if page != PAGE}
+    texts = {page: page.read_text() for page in pages if page != PAGE}
+    counts = {page: (len(call.findall(text)), len(mention.findall(text))) for page, text in texts.items()}
     audit = PAGE.parents[1] / "operate" / "audit.md"  # its records have a `timestamp`, as `service` does
-    counts[audit] = audit.read_text().count(name)
+    counts[audit] = (0, audit.read_text().count(name))
     best = max(counts, key=lambda page: counts[page])
-    if not counts[best]:
+    if not any(counts[best]):
         return f"`{name}`"
     address = best.name if best.parent == PAGE.parent else f"../{best.parent.name}/{best.name}"
     return f"[`{name}`]({address})"
+
+
+def _first_parameter(value: Any) -> str:
+    """How pages begin its arguments, as a pattern that nothing else matches where there are none."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:
+        return r"\)"
+    return next((rf"\*?{one.name}\b" for one in parameters), r"\)")
 
 
 TABLES = {
@@ -62,7 +75,7 @@ TABLES = {
 }
 
 
-def written(text: str) -> str:
+def with_tables(text: str) -> str:
     """The page with its tables as the code has them."""
 
     def table(match: re.Match[str]) -> str:
@@ -73,7 +86,7 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(written(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))
 
 
 if __name__ == "__main__":

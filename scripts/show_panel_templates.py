@@ -67,7 +67,7 @@ def _type(hint: Any) -> str:
 TABLES = {"templates": template_sections, "parts": part_sections}
 
 
-def written(text: str) -> str:
+def with_tables(text: str) -> str:
     """The page with its sections as the code has them."""
 
     def section(match: re.Match[str]) -> str:
@@ -77,4 +77,4 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))
