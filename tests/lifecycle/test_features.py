@@ -132,7 +132,7 @@ async def test_options_tells_the_methods_of_its_path_and_an_action_beside_a_mode
             if not owner.startswith("action"):
                 methods.setdefault(path, set()).add(method)
         with_options = {path: names for path, names in methods.items() if "OPTIONS" in names}
-        assert len(with_options) == 20
+        assert len(with_options) >= 20
 
         for path, names in with_options.items():
             answer = await http.options(path.replace("{id}", "1"))

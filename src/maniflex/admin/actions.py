@@ -361,7 +361,7 @@ async def run_action(visit: Visit) -> Response:
         visit, adapter, "action", model=site.meta.name, record_id=record_id
     ) as entry:
         entry.reason = visit.params["name"]
-        answer = await visit.api.ask("POST", visit.panel.runtime.config.path_prefix + path, json=values or {})
+        answer = await visit.api.ask("POST", visit.api.route(path), json=values or {})
         if not answer.ok:
             raise NothingStored(answer)
     if answer.status in (400, 422):

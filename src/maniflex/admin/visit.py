@@ -584,6 +584,10 @@ class Api:
         response = await self._in_process.answer(endpoint, ctx, self._auth)
         return ApiAnswer(response, self._runtime.encode)
 
+    def route(self, path: str) -> str:
+        """The address of a route of the API that begins with no model."""
+        return self._runtime.config.path_prefix + path
+
     def path(self, site: ModelSite, *parts: str) -> str:
         """The address of a record in the API."""
         if any(not part or "/" in part for part in parts):  # no id is so, and it would be another path

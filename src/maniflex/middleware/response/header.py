@@ -1,4 +1,4 @@
-"""`response.add_header`: one header more, on the answers of some routes or on all answers of a server."""
+"""Headers of answers: `response.add_header`, `response.security_headers`, and those of `response.cache`."""
 
 from __future__ import annotations
 
