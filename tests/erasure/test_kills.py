@@ -40,8 +40,8 @@ def step():
 
 for cls, names in (
     (Erasing, ("_commit", "_note", "_note_exceptions", "finish")),
-    (RecordEraser, ("erase_batch", "_anonymise", "_scrub", "_give_up_files", "scrub_leftovers")),
-    (WorkEraser, ("blank", "_fail", "erase_trace")),
+    (RecordEraser, ("erase_batch", "_anonymise", "_scrub", "_give_up_files", "erase_past")),
+    (WorkEraser, ("blank", "_fail", "erase_trace", "rewrite_messages")),
 ):
     for name in names:
         setattr(cls, name, wrapped(getattr(cls, name)))

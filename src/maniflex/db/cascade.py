@@ -160,6 +160,11 @@ def _spares_held() -> bool:
     return caller().source in (Source.RETENTION, Source.ERASURE)
 
 
+def _outlives_erasures(meta: ModelMeta) -> bool:
+    """Whether an erasure is at work, and may not touch records of this model: `on_erase="keep"`."""
+    return meta.options.on_erase == "keep" and caller().source is Source.ERASURE
+
+
 def _has_fixed_rows(meta: ModelMeta, spares_held: bool) -> bool:
     return bool(meta.locks) or (spares_held and meta.hold is not None)
 
@@ -244,6 +249,8 @@ class _Removal:
         for link in links:
             if link.action is OnDelete.RESTRICT:
                 await self._restrict(store, link, ids)
+            elif _outlives_erasures(link.store.meta):
+                await self._refuse_if_held(link, ids)
             elif _has_fixed_rows(link.store.meta, self._spares_held):
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True

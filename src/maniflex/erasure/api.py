@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -22,21 +23,23 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.runs.run import Run
 from maniflex.background.subjects import WorkSubject
 from maniflex.config import Config
-from maniflex.db.current import current_tx, transaction
+from maniflex.db.current import Primary, current_tx, transaction
 from maniflex.db.records import Records
 from maniflex.erasure.erasing import Erasing, ErasureProgress
 from maniflex.erasure.exporting import Exporting
 from maniflex.erasure.model import Erasure, ErasureState
 from maniflex.erasure.plan import SubjectModel, plan_of
+from maniflex.erasure.statements import bind
+from maniflex.erasure.work import ERASURE_RUN as ERASURE_RUN
 from maniflex.erasure.work import forget_gone_work
 from maniflex.errors import DatabaseError, ValidationFailed
 from maniflex.files.api import Files
 from maniflex.files.store import FileStore
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
+from maniflex.sql.statement import Sql, by_dialect
 
 KIND = "maniflex.erased"  # of the message that tells consumers
-ERASURE_RUN = "maniflex.erasure"
 RevokeUser = Callable[[str, datetime], Awaitable[None]]
 NoteExport = Callable[[str, str | None, str | None], Awaitable[None]]
 _LEFT = (
@@ -146,68 +149,89 @@ class Erasures(DeclaredPart):
         and schedules that wait are left to come to their end. Tables are written anew up to 100 MB, with
         `rewrite` also larger ones; `vacuum=False` writes none.
         """
-        environment = self.require_sealed()
-        values: Mapping[str, Any] = {"subject": subject, "user_id": user_id or subject}
+        self._check(subject, user_id)
+        if dry_run:
+            erasing = self._erasing(None, subject, user_id, keeps_running=keep_running)
+            return self._report(None, subject, await erasing.count())
+        actor = by or caller().actor_id
+        row = await self._begin(
+            Erasure(id=new_id(), subject=subject, user_id=user_id, actor_id=actor, reason=reason)
+        )
+        return await self._carry_out(row, keep_running=keep_running, vacuum=vacuum, rewrite=rewrite)
+
+    def _check(self, subject: str, user_id: str | None) -> None:
+        """Refuse ids of nobody, and a transaction around the erasure."""
+        self.require_sealed()
+        values: Mapping[str, Any] = {"subject": subject, "user_id": subject if user_id is None else user_id}
         for name, value in values.items():
             if not isinstance(value, str) or not value:
                 raise ValidationFailed(details=[{"field": name, "message": "is the id of a person, a text"}])
         if any(current_tx(one.store.adapter) is not None for one in self._plan):
             raise DatabaseError("an erasure commits batch by batch; it cannot be part of a transaction")
-        user = user_id or subject
-        if dry_run:
-            erasing = Erasing(
-                None, subject, user, environment, self._plan, self._file_store, keeps_running=keep_running
-            )
-            return self._report(None, subject, await erasing.count())
-        actor = by or caller().actor_id
-        row = await self._begin(subject, user_id, actor, reason)
-        erasing = Erasing(
-            row.id, subject, user, environment, self._plan, self._file_store, keeps_running=keep_running
+
+    def _erasing(
+        self, erasure_id: str | None, subject: str, user_id: str | None, *, keeps_running: bool = False
+    ) -> Erasing:
+        environment, user = self.require_sealed(), user_id or subject
+        return Erasing(
+            erasure_id, subject, user, environment, self._plan, self._file_store, keeps_running=keeps_running
         )
-        with speak_as(Caller(actor_id=actor, source=Source.ERASURE, reason=reason)):
-            await self._sign_out(user, environment)
+
+    async def _carry_out(
+        self, row: Erasure, *, keep_running: bool, vacuum: bool, rewrite: bool
+    ) -> ErasureReport:
+        """Erase what the row says, from where it was cut off to its end."""
+        environment = self.require_sealed()
+        erasing = self._erasing(row.id, row.subject, row.user_id, keeps_running=keep_running)
+        with speak_as(Caller(actor_id=row.actor_id, source=Source.ERASURE, reason=row.reason)):
+            await self._sign_out(row.user_id or row.subject, environment)
             progress = await erasing.erase()
         with act_on(environment.adapter):
             self.forget_answers()
         await self._remove_objects()
-        await self._finish(erasing, row, subject, user_id)
+        await self._finish(erasing, row)
         row_at_end = await self._read(row.id)
         progress.counts.clear()
         progress.counts.update(row_at_end.counts)
         sentences = await erasing.rewrite(erasing.touched_tables, any_size=rewrite) if vacuum else []
-        return self._report(row_at_end, subject, progress, sentences)
+        return self._report(row_at_end, row.subject, progress, sentences)
 
     async def run_erasure(self, run: Run) -> dict[str, Any]:
         """The handler of runs of the type `maniflex.erasure`."""
         options = {name: run.payload.get(name) for name in ("reason", "user_id") if run.payload.get(name)}
         return (await self.erase(run.payload["subject"], **options)).as_json()
 
-    async def _begin(
-        self, subject: str, user_id: str | None, actor: str | None, reason: str | None
-    ) -> Erasure:
-        """The row of an erasure that was cut off, or a new one."""
+    async def _begin(self, wanted: Erasure) -> Erasure:
+        """The row of an erasure of the person that is under way or was cut off, or this new one."""
         environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:
+            if by_dialect(tx.dialect, sqlite=False, postgres=True):  # SQLite lets one write at a time
+                await tx.fetch(
+                    Sql("SELECT pg_advisory_xact_lock(hashtext($1))", (f"erasure {wanted.subject}",))
+                )
             records = Records[Erasure](environment.stores[Erasure], tx)
-            rows = await records.list([("subject", "eq", subject), ("state", "eq", ErasureState.RUNNING)])
-            if rows:
-                return rows[0]
-            return await records.create(
-                id=new_id(), subject=subject, user_id=user_id, actor_id=actor, reason=reason
+            rows = await records.list(
+                [("subject", "eq", wanted.subject), ("state", "eq", ErasureState.RUNNING)]
             )
+            for row in rows:
+                if wanted.user_id in (None, row.user_id):
+                    return row
+            values = {
+                name: getattr(wanted, name) for name in ("id", "subject", "user_id", "actor_id", "reason")
+            }
+            return await records.create(**values)
 
     async def _read(self, erasure_id: str) -> Erasure:
         environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:
             return await Records[Erasure](environment.stores[Erasure], tx).read(erasure_id)
 
-    async def _finish(self, erasing: Erasing, row: Erasure, subject: str, user_id: str | None) -> None:
+    async def _finish(self, erasing: Erasing, row: Erasure) -> None:
         environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:
-            await erasing.finish(tx)
-            if self._outbox.is_used:
-                payload = {"subject": subject, "user_id": user_id, "erasure": row.id}
-                await self._outbox.enqueue(KIND, payload, key=subject, tx=tx)
+            if await erasing.finish(tx) and self._outbox.is_used:
+                payload = {"subject": row.subject, "user_id": row.user_id, "erasure": row.id}
+                await self._outbox.enqueue(KIND, payload, key=row.subject, tx=tx)
 
     async def _sign_out(self, user_id: str, environment: Environment) -> None:
         """Let no access token of the person be good any more, where a revoker can do that."""
@@ -276,23 +300,18 @@ class Erasures(DeclaredPart):
         return await self._finish_held(until)
 
     async def _finish_held(self, until: Callable[[], bool]) -> Mapping[str, int]:
-        environment = self.require_sealed()
-        counts: dict[str, int] = {}
-        plan = {one.meta.name: one for one in self._plan}
+        counts = Counter[str]()
         async for row in self._with_held():
-            waiting = [(model, record_id) for model, record_id in row.held if model in plan]
-            user = row.user_id or row.subject
-            erasing = Erasing(row.id, row.subject, user, environment, self._plan, self._file_store)
-            who = Caller(actor_id=row.actor_id, source=Source.ERASURE, reason=row.reason)
-            still_held = []
-            for model, record_id in waiting:
+            erasing = self._erasing(row.id, row.subject, row.user_id)
+            await erasing.overwrite_deleted()
+            still_held: list[tuple[str, str]] = []
+            for model, ids in _by_model(row.held).items():
                 if until():
                     return counts
-                with speak_as(who):
-                    outcome = await erasing.erase_some(plan[model], [record_id])
+                with speak_as(Caller(actor_id=row.actor_id, source=Source.ERASURE, reason=row.reason)):
+                    outcome = await erasing.erase_held(model, ids)
                 still_held += outcome.held
-                for table, count in outcome.counts.items():
-                    counts[table] = counts.get(table, 0) + count
+                counts.update(outcome.counts)
             if len(still_held) < len(row.held):
                 erasing.progress.held = still_held
                 await erasing.note_held()
@@ -301,15 +320,21 @@ class Erasures(DeclaredPart):
         return counts
 
     async def _with_held(self) -> AsyncIterator[Erasure]:
-        """Finished erasures that left records behind."""
-        environment = self.require_sealed()
-        async with transaction(environment.adapter) as tx:
-            rows = await Records[Erasure](environment.stores[Erasure], tx).list(
-                [("state", "eq", ErasureState.FINISHED)], sorts="id", limit=1_000_000
+        """Finished erasures that left records behind, one after the other."""
+        environment, last_id = self.require_sealed(), ""
+        text = (
+            "SELECT id FROM erasure WHERE id > :last AND state = :state AND CAST(held AS text) <> '[]'"
+            " ORDER BY id LIMIT 1"
+        )
+        run = Primary(environment.adapter)
+        while True:
+            found = await run.fetch_one(
+                bind(text, run.dialect, last=last_id, state=str(ErasureState.FINISHED))
             )
-        for row in rows:
-            if row.held:
-                yield row
+            if found is None:
+                return
+            last_id = found[0]
+            yield await self._read(last_id)
 
     # -- after a restore
 
@@ -333,10 +358,29 @@ class Erasures(DeclaredPart):
         for entry in log:
             if entry.id not in known_ids:
                 reason = f"replay of erasure {entry.id}"
-                reports.append(
-                    await self.erase(entry.subject, user_id=entry.user_id, reason=reason, vacuum=vacuum)
-                )
+                reports.append(await self._replay(entry, reason, vacuum=vacuum))
         return reports
+
+    async def _replay(self, entry: ErasedSubject, reason: str, *, vacuum: bool) -> ErasureReport:
+        """Erase under the id of the log, so that a second replay knows it."""
+        self._check(entry.subject, entry.user_id)
+        wanted = Erasure(
+            id=entry.id,
+            subject=entry.subject,
+            user_id=entry.user_id,
+            actor_id=caller().actor_id,
+            reason=reason,
+        )
+        row = await self._begin(wanted)
+        return await self._carry_out(row, keep_running=False, vacuum=vacuum, rewrite=False)
+
+
+def _by_model(held: Sequence[Sequence[str]]) -> Mapping[str, list[str]]:
+    """The ids of records by the names of their models."""
+    ids_by_model: dict[str, list[str]] = {}
+    for model, record_id in held:
+        ids_by_model.setdefault(model, []).append(record_id)
+    return ids_by_model
 
 
 async def _note_nothing(subject: str, actor: str | None, reason: str | None) -> None:

@@ -17,8 +17,9 @@ from maniflex.background.environment import Environment
 from maniflex.db.current import Primary
 from maniflex.db.port import Row
 from maniflex.db.redacted import as_json
+from maniflex.erasure.ownership import Ownership, OwnerWalk
+from maniflex.erasure.past import json_values, read_pages
 from maniflex.erasure.plan import SubjectModel
-from maniflex.erasure.records import RecordEraser
 from maniflex.erasure.statements import bind, filled_in
 from maniflex.erasure.work import MESSAGES, RUNS, SCHEDULES, WorkEraser
 from maniflex.files.api import Files
@@ -48,7 +49,7 @@ class Exporting:
         self._environment = environment
         self._plan = plan
         self._files = files
-        self._records = RecordEraser(subject, plan, None, environment.clock)
+        self._ownership = Ownership(subject)
         self._work = WorkEraser(subject, user_id, environment)
         self._keys: list[str] = []  # of files that records name
         self.counts: Counter[str] = Counter()  # by name of a part
@@ -57,7 +58,7 @@ class Exporting:
         """The name and some bytes of one part after the other; the manifest is the last."""
         record_ids: dict[str, list[str]] = {}
         for one in self._plan:
-            record_ids[one.meta.name] = await self._records.ids_of(one)
+            record_ids[one.meta.name] = await self._ownership.ids_of(one)
             async for part in self._of_model(one, record_ids[one.meta.name]):
                 yield part
             if history and one.history is not None:
@@ -90,26 +91,21 @@ class Exporting:
             yield name, _lines(_as_shown(one, row) for row in decoded_rows)
 
     async def _versions(self, one: SubjectModel, ids: Sequence[str]) -> AsyncIterator[tuple[str, bytes]]:
+        """The versions of her time; what they say of another's, who has or had the record, is null."""
         assert one.history is not None
         run, name = Primary(one.history.adapter), f"{one.history.meta.table}.jsonl"
-        past_ids = sorted({*ids, *await self._records.past_ids(one)})
-        text = (
-            f"SELECT {', '.join(_VERSION)} FROM {{t}} WHERE record_id AMONG(:ids) ORDER BY record_id, version"
-        )
+        past, keys = await self._ownership.past_of(one), await self._ownership.keys_of(one)
+        text = f"SELECT id, {', '.join(_VERSION)} FROM {{t}} WHERE record_id AMONG(:ids)"
         text = filled_in(text, run.dialect, {"t": one.history.meta.table})
-        for start in range(0, len(past_ids), BATCH):
-            rows = await run.fetch(bind(text, run.dialect, ids=past_ids[start : start + BATCH]))
-            if one.key.name != "id" and not one.path:
-                rows = [row for row in rows if self._is_about(one, row)]
-            self.counts[name] += len(rows)
-            if rows:
-                yield name, _lines(_named(_VERSION, row) for row in rows)
-
-    def _is_about(self, one: SubjectModel, row: Row) -> bool:
-        """Whether a version names the person: the record may have been another's before."""
-        stored = row[_VERSION.index("snapshot")]
-        values = _read(stored) if isinstance(stored, str | bytes) else {}
-        return bool(values.get(one.key.api, self._subject) == self._subject)
+        for record_ids, is_hers in (([*ids, *past.gone], True), (past.former, False)):
+            walk = OwnerWalk(one, keys, unless_told=is_hers)
+            for start in range(0, len(record_ids), BATCH):
+                some = sorted(set(record_ids[start : start + BATCH]))
+                async for rows in read_pages(run, text, ("record_id", "version"), ids=some):
+                    versions = [v for row in rows if (v := _own_version(one, walk, row)) is not None]
+                    self.counts[name] += len(versions)
+                    if versions:
+                        yield name, _lines(versions)
 
     async def _of_work(self, record_ids: Mapping[str, Sequence[str]]) -> AsyncIterator[tuple[str, bytes]]:
         run = Primary(self._environment.adapter)
@@ -121,6 +117,23 @@ class Exporting:
                 rows = await run.fetch(bind(text, run.dialect, ids=ids[start : start + BATCH]))
                 self.counts[name] += len(rows)
                 yield name, _lines(_named(columns, row) for row in rows)
+
+
+def _own_version(one: SubjectModel, walk: OwnerWalk, row: Row) -> dict[str, Any] | None:
+    """The version as far as it is hers; None for one that is another's."""
+    version = _named(_VERSION, row[1:])
+    diff, snapshot = (json_values(row[1 + _VERSION.index(name)]) for name in ("diff", "snapshot"))
+    before, after = walk.step(version["record_id"], version["operation"], diff or {}, snapshot)
+    if not (before or after):
+        return None
+    sides = [side for side, is_hers in (("old", before), ("new", after)) if not is_hers]
+    if sides and diff:
+        version["diff"] = {
+            name: {side: None if side in sides else value for side, value in change.items()}
+            for name, change in diff.items()
+            if isinstance(change, Mapping)
+        }
+    return version if after else {**version, "snapshot": None}
 
 
 def _shown_fields(one: SubjectModel) -> list[FieldMeta]:

@@ -6,17 +6,18 @@ told at the start; a plan has the models whose records come first when a person 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from maniflex._json import encode_json
 from maniflex._names import did_you_mean
 from maniflex.db.store import Store
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
-from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.query import Models, field_along
 
 _OWN = ("id", "created_at", "updated_at")
@@ -40,6 +41,7 @@ class SubjectModel:
     field: FieldMeta  # that names it there
     treatment: Treatment
     personal: tuple[FieldMeta, ...]
+    parent: SubjectModel | None = None  # the records that its path leads through first
 
     @property
     def meta(self) -> ModelMeta:
@@ -51,6 +53,17 @@ class SubjectModel:
         return self.meta.by_name[self.path[0].key or ""] if self.path else self.field
 
     @property
+    def is_person(self) -> bool:
+        """Whether a record is the person's because of its own id."""
+        return not self.path and self.field.name == "id"
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names that the key has, and had, in stored JSON."""
+        key = self.key
+        return tuple(dict.fromkeys(n for n in (key.api, key.name, key.column, key.renamed_from) if n))
+
+    @property
     def names(self) -> frozenset[str]:
         """The names that personal values have in stored JSON."""
         names = {n for f in self.personal for n in (f.api, f.name, f.column, f.renamed_from) if n}
@@ -60,6 +73,16 @@ class SubjectModel:
         """What the personal fields of a record become, by attribute."""
         return {f.name: _erased_value(self.meta, f, record_id) for f in self.personal}
 
+    def erased_json(self, record_id: str) -> dict[str, bytes]:
+        """The erased values as stored JSON has them, which are nobody's; by name."""
+        values = self.erased_values(record_id)
+        return {
+            name: encode_json(values[f.name]).encode()
+            for f in self.personal
+            for name in (f.api, f.name, f.column)
+            if values[f.name] is not None
+        }
+
     @property
     def is_alike(self) -> bool:
         """Whether the erased values of all records are the same."""
@@ -68,7 +91,10 @@ class SubjectModel:
 
 
 def plan_of(stores: Mapping[type[Model], Store]) -> tuple[SubjectModel, ...]:
-    """The models with a subject; those that are found by way of others come before them."""
+    """The models with a subject; those that refer to others come before them.
+
+    Else the delete of a record would empty the keys, or take along the rows, by which others are found.
+    """
     models = {store.meta.name: store.meta for store in stores.values()}
     plan = []
     for store in stores.values():
@@ -76,16 +102,42 @@ def plan_of(stores: Mapping[type[Model], Store]) -> tuple[SubjectModel, ...]:
         place = None if meta.options.subject is None else field_along(meta, meta.options.subject, models)
         if place is None:
             continue
-        plan.append(
-            SubjectModel(
-                store,
-                stores.get(history_model(meta.cls)),
-                *place,
-                Treatment(meta.options.on_erase or Treatment.ANONYMISE),
-                tuple(f for f in meta.fields if f.personal),
-            )
-        )
-    return tuple(sorted(plan, key=lambda one: -len(one.path)))
+        treatment = Treatment(meta.options.on_erase or Treatment.ANONYMISE)
+        plan.append(_subject_model(store, *place, treatment, stores))
+    return tuple(_children_first(sorted(plan, key=lambda one: -len(one.path))))
+
+
+def _subject_model(
+    store: Store,
+    path: tuple[RelationMeta, ...],
+    field: FieldMeta,
+    treatment: Treatment,
+    stores: Mapping[type[Model], Store],
+) -> SubjectModel:
+    personal = tuple(f for f in store.meta.fields if f.personal)
+    history, parent = stores.get(history_model(store.meta.cls)), None
+    if path:
+        target = store.stores_by_model[path[0].target]
+        parent = _subject_model(target, path[1:], field, treatment, stores)
+    return SubjectModel(store, history, path, field, treatment, personal, parent)
+
+
+def _children_first(plan: Sequence[SubjectModel]) -> Iterator[SubjectModel]:
+    """The models in an order in which none comes after one that it refers to, where they are in no circle."""
+    left = list(plan)
+    while left:
+        one = next((one for one in left if not _is_referred_to(one, left)), left[0])
+        left.remove(one)
+        yield one
+
+
+def _is_referred_to(one: SubjectModel, others: Iterable[SubjectModel]) -> bool:
+    return any(
+        relation.kind is RelationKind.BELONGS_TO and relation.target == one.meta.name
+        for other in others
+        if other is not one
+        for relation in other.meta.relations.values()
+    )
 
 
 def problems_of(metas: Iterable[ModelMeta]) -> Iterator[str]:

@@ -7,21 +7,31 @@ waits fails with `erased`, unless it is to be kept running.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from maniflex._names import snake_case
 from maniflex.background.environment import Environment
 from maniflex.background.parameters import parameters_of
 from maniflex.background.runs.model import FINISHED, Status
 from maniflex.db.current import Primary
-from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.erasure.past import without, without_sides
+from maniflex.erasure.plan import SubjectModel
 from maniflex.erasure.statements import bind, json_text
 from maniflex.sql.statement import by_dialect
 from maniflex.sql.tables import find_table
 
 BATCH = 500
+ERASURE_RUN = "maniflex.erasure"
+TRAIL_KIND = "maniflex.audit"  # of messages that bring records of audit trails to their sinks
+_read_json = msgspec.json.Decoder().decode
+_write_json = msgspec.json.Encoder().encode
 _SETTLING = timedelta(hours=1)  # a transaction that stores work may still be open
 _ERASED = '{"code":"erased","message":"the person it is about was erased"}'
 
@@ -121,13 +131,8 @@ class WorkEraser:
     async def ids_of(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
         """The rows that are about the person and still say something."""
         run, fields = Primary(self._adapter), self._environment.config.subject_fields
-        own_ids: set[str] = set()
+        own_ids = set(await self.ids_about(kind, record_ids))
         state = self._still_says(kind)
-        if kind.has_about:
-            subjects = [f"{snake_case(name)}/{one}" for name, ids in record_ids.items() for one in ids]
-            for start in range(0, len(subjects), BATCH):
-                text = f"SELECT id FROM {kind.table} WHERE about AMONG(:keys) AND {state}"
-                own_ids |= await self._ids(run, text, keys=subjects[start : start + BATCH])
         if kind.link is not None and await self.has(self._adapter, "work_subject"):
             text = (
                 f"SELECT id FROM {kind.table} WHERE {state} AND id IN (SELECT work_id FROM work_subject"
@@ -136,8 +141,17 @@ class WorkEraser:
             own_ids |= await self._ids(run, text, subject=self._subject)
         if fields:
             texts = [f"{json_text(run.dialect, 'payload', name)} = :subject" for name in fields]
-            text = f"SELECT id FROM {kind.table} WHERE ({' OR '.join(texts)})"
+            text = f"SELECT id FROM {kind.table} WHERE {state} AND ({' OR '.join(texts)})"
             own_ids |= await self._ids(run, text, subject=self._subject)
+        return sorted(own_ids)
+
+    async def ids_about(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
+        """The rows that are about one of these records and still say something."""
+        run, own_ids, state = Primary(self._adapter), set[str](), self._still_says(kind)
+        subjects = [f"{snake_case(name)}/{one}" for name, ids in record_ids.items() for one in ids]
+        for start in range(0, len(subjects) if kind.has_about else 0, BATCH):
+            text = f"SELECT id FROM {kind.table} WHERE about AMONG(:keys) AND {state}"
+            own_ids |= await self._ids(run, text, keys=subjects[start : start + BATCH])
         return sorted(own_ids)
 
     async def _ids(self, run: Primary, text: str, **values: object) -> set[str]:
@@ -153,6 +167,8 @@ class WorkEraser:
         if not self._keeps_running:
             parts.append(f"NOT ({kind.finished})")
         state = f"({' OR '.join(parts)})"
+        if kind is RUNS:  # an erasure that comes as a run is about the person, and must not end itself
+            state += f" AND type <> '{ERASURE_RUN}'"
         return f"{state} AND {kind.finished}" if self._keeps_running else state
 
     async def blank(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> int:
@@ -206,6 +222,40 @@ class WorkEraser:
             )
             await tx.execute(bind(text, tx.dialect, ids=names, now=moment))
 
+    # -- messages to the sinks of audit trails
+
+    async def trail_messages(
+        self, record_ids: Mapping[SubjectModel, Sequence[str]]
+    ) -> AsyncIterator[list[tuple[str, str]]]:
+        """Messages that bring records of audit trails, some at a time, and the payloads they are to have.
+
+        They are not ended, as others that wait are: a trail tells who did what, also of an erased person.
+        """
+        if not await self.has(self._adapter, MESSAGES.table):
+            return
+        run = Primary(self._adapter)
+        parts = [
+            json_text(run.dialect, "payload", "record", name) for name in ("model", "resource_id", "actor")
+        ]
+        text = f"SELECT id, payload FROM outbox_event WHERE kind = '{TRAIL_KIND}' AND payload IS NOT NULL AND"
+        about = f"{text} {parts[0]} = :model AND {parts[1]} AMONG(:ids)"
+        for one, ids in record_ids.items():
+            for start in range(0, len(ids), BATCH):
+                some = list(ids[start : start + BATCH])
+                rows = await run.fetch(bind(about, run.dialect, model=one.meta.name, ids=some))
+                if page := _rewritten(rows, partial(_scrub_trail, one)):
+                    yield page
+        rows = await run.fetch(bind(f"{text} {parts[2]} = :user", run.dialect, user=self._user_id))
+        if page := _rewritten(rows, _scrub_caller):
+            yield page
+
+    async def rewrite_messages(self, messages: Sequence[tuple[str, str]], tx: Tx) -> int:
+        """Give the messages these payloads."""
+        json = by_dialect(tx.dialect, sqlite=":payload", postgres="CAST(:payload AS json)")
+        text = f"UPDATE outbox_event SET payload = {json} WHERE id = :id"
+        await tx.batch([bind(text, tx.dialect, id=id, payload=payload) for id, payload in messages])
+        return len(messages)
+
     # -- traces
 
     async def traces(self, adapter: Adapter) -> list[PersonTrace]:
@@ -225,6 +275,41 @@ class WorkEraser:
 
     def _values(self, trace: PersonTrace) -> dict[str, str]:
         return {"user": self._user_id} if ":user" in trace.where else {}
+
+
+def _rewritten(
+    rows: Sequence[Row], scrub: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[tuple[str, str]]:
+    """The messages whose record is another one when it is scrubbed, and their payloads then."""
+    page = []
+    for message_id, stored in rows:
+        payload = _read_json(stored) if isinstance(stored, str | bytes) else stored
+        record = scrub(payload["record"])
+        if record != payload["record"]:
+            page.append((message_id, _write_json({**payload, "record": record}).decode()))
+    return page
+
+
+def _scrub_trail(one: SubjectModel, record: dict[str, Any]) -> dict[str, Any]:
+    erased = one.erased_json(str(record.get("resource_id")))
+    columns = {
+        "result": without(_json_of(record.get("result")), one.names, erased),
+        "changes": without_sides(_json_of(record.get("changes")), one.names, ("from", "to"), erased),
+    }
+    return {**record, **{name: None if t is None else _read_json(t) for name, t in columns.items()}}
+
+
+_OF_CALLERS = ("client_ip", "user_agent", "body", "params")
+
+
+def _scrub_caller(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of a read or of an action without what it says of the person who did it."""
+    nothing: dict[str, Any] = {"params": {}}
+    return {name: nothing.get(name) if name in _OF_CALLERS else value for name, value in record.items()}
+
+
+def _json_of(value: Any) -> str | None:
+    return None if value is None else _write_json(value).decode()
 
 
 async def forget_gone_work(environment: Environment) -> None:

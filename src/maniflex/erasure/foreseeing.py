@@ -1,0 +1,87 @@
+"""Which records a delete would be refused for: those that others need, seen without deleting anything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from maniflex.db.cascade import Link
+from maniflex.db.current import Primary
+from maniflex.db.store import Store
+from maniflex.erasure.plan import SubjectModel, Treatment
+from maniflex.erasure.statements import bind, filled_in
+from maniflex.model.meta import OnDelete
+
+Roots = Mapping[str, set[str]]  # a record that goes along → the records it goes along with
+_CHILDREN = "SELECT {id}, {key}{more} FROM {table} WHERE {key} AMONG(:keys)"
+
+
+class Foresight:
+    """Follows what deletes would take along; `going` are the records that are gone by then."""
+
+    def __init__(self) -> None:
+        self.going: dict[Store, set[str]] = defaultdict(set)
+
+    async def restricted_ids(self, one: SubjectModel, ids: Sequence[str]) -> set[str]:
+        """Those of the records that are anonymised instead of deleted, because others need them."""
+        if one.treatment is not Treatment.DELETE:
+            return set()
+        along: dict[Store, dict[str, set[str]]] = {one.store: {record_id: {record_id} for record_id in ids}}
+        open_places: list[tuple[Store, dict[str, set[str]]]] = [(one.store, along[one.store])]
+        restricting: list[tuple[Store, Roots]] = []
+        restricted: set[str] = set()
+        while open_places:
+            store, parents = open_places.pop()
+            for link in store.links:
+                children, fixed_ids = await self._children(link, parents)
+                for record_id in fixed_ids:
+                    restricted |= children[record_id]
+                if link.action is OnDelete.RESTRICT:
+                    restricting.append((link.store, children))
+                elif link.action is OnDelete.CASCADE:
+                    known = along.setdefault(link.store, {})
+                    new = {
+                        record_id: roots for record_id, roots in children.items() if record_id not in known
+                    }
+                    known.update(new)
+                    if new:
+                        open_places.append((link.store, new))
+        for store, others in restricting:
+            going_along = along.get(store, {})
+            for record_id, roots in others.items():
+                restricted |= roots - going_along.get(record_id, set())
+        self.going[one.store] |= set(ids) - restricted
+        return restricted
+
+    async def _children(
+        self, link: Link, parents: Mapping[str, Collection[str]]
+    ) -> tuple[dict[str, set[str]], list[str]]:
+        """The live rows that refer to these, and which of them no delete of a rule may touch."""
+        meta, dialect = link.store.meta, link.store.sql.dialect
+        marker, hold = meta.soft_delete, meta.hold
+        watched = [marker.field] if marker else []
+        watched += [hold] if hold else []
+        watched += [lock.field for lock in meta.locks]
+        names = {
+            "id": meta.by_name["id"].column,
+            "key": meta.by_name[link.key].column,
+            "table": meta.table,
+            **{f"w{i}": meta.by_name[name].column for i, name in enumerate(watched)},
+        }
+        text = _CHILDREN.replace("{more}", "".join(f", {{w{i}}}" for i in range(len(watched))))
+        rows = await Primary(link.store.adapter).fetch(
+            bind(filled_in(text, dialect, names), dialect, keys=sorted(parents))
+        )
+        gone = self.going[link.store]
+        children: dict[str, set[str]] = {}
+        fixed_ids = []
+        for record_id, key, *values in rows:
+            states = dict(zip(watched, values, strict=True))
+            if record_id in gone or (marker is not None and states[marker.field]):
+                continue
+            children[record_id] = set(parents[key])
+            is_kept = meta.options.on_erase == "keep" or (hold is not None and states[hold])
+            is_locked = any(states[lock.field] == lock.value for lock in meta.locks)
+            if link.action is not OnDelete.RESTRICT and (is_kept or is_locked):
+                fixed_ids.append(record_id)
+        return children, fixed_ids
