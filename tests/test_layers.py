@@ -27,7 +27,7 @@ LAYERS = (
     "query",
     "model encryption",
     "config errors _callables _caller _client_address _clock _fence _german _ids _json _locales _logging"
-    " _messages _names _service _settings _tables",
+    " _messages _names _outbound _outbound_http _service _settings _tables _threads _webhook_signatures",
 )
 # Named for type checkers alone: what applications are given far below it, such as `ctx.server`.
 TYPES_ONLY = {("pipeline/context.py", "app")}

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from maniflex import Run, Server
-from maniflex.background.loop import MOST
+from maniflex._threads import MOST
 from maniflex.background.outbox.delivery import MOST_ASIDE
 from maniflex.background.outbox.handlers import MOST_THREADS, MessageHandler
 from tests.kit.runs import status, working

@@ -16,6 +16,7 @@ import msgspec
 
 from maniflex._callables import is_async
 from maniflex._fence import describe
+from maniflex._threads import DaemonThreads, on_thread
 from maniflex.audit.entries import AuditEntry, AuditLog
 from maniflex.audit.records import (
     LIMIT,
@@ -28,7 +29,6 @@ from maniflex.audit.records import (
 )
 from maniflex.audit.tables import TABLES, TableSink
 from maniflex.background.environment import Environment
-from maniflex.background.loop import DaemonThreads, on_thread
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from maniflex._callables import is_async
 from maniflex._json import decode, unreadable_because
+from maniflex._threads import DaemonThreads, on_thread
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
-from maniflex.background.loop import DaemonThreads, WorkTracing, on_thread
+from maniflex.background.loop import WorkTracing
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import ClaimedMessage
 from maniflex.background.payload_types import PayloadType

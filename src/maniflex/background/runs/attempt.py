@@ -21,7 +21,7 @@ from maniflex._clock import Backoff
 from maniflex._fence import Fence, describe
 from maniflex._json import clean, decode, encode, unreadable_because
 from maniflex._logging import guard_logger
-from maniflex.background.loop import on_thread
+from maniflex._threads import on_thread
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.runs.outcomes import (

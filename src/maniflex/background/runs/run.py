@@ -20,9 +20,9 @@ from typing_extensions import TypeVar
 from maniflex._callables import is_async
 from maniflex._caller import Caller, Source
 from maniflex._json import Unreadable, Unstored, is_text, is_unreadable, not_stored
+from maniflex._threads import on_thread
 from maniflex.background.declaring import as_duration
 from maniflex.background.leases import Held
-from maniflex.background.loop import on_thread
 from maniflex.background.parameters import instant
 from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import CHILD, RunEngine

@@ -24,8 +24,8 @@ from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._json import Unreadable, Unstored, decode_stored, not_stored, readable_text
 from maniflex._logging import guard_logger
+from maniflex._threads import begin_on_thread
 from maniflex.background.leases import Held
-from maniflex.background.loop import begin_on_thread
 from maniflex.background.runs.store import RunStore, passes
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx

@@ -17,7 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from maniflex._ids import new_id
-from maniflex.background.loop import DaemonThreads, Loop, WatchedPart
+from maniflex._threads import DaemonThreads
+from maniflex.background.loop import Loop, WatchedPart
 from maniflex.background.runs.attempt import Attempt
 from maniflex.background.runs.claimer import Claimer, Rescuer, RunLeases
 from maniflex.background.runs.engine import RunEngine

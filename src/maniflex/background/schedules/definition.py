@@ -8,22 +8,20 @@ any other; `check_firing` refuses a definition that would fail at every firing. 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, get_args
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from maniflex._json import decode, encode
 from maniflex._names import did_you_mean
+from maniflex._outbound import address_problem, url_problem
 from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
 from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
-from maniflex.background.schedules.post import is_public
 from maniflex.db.records import Records
 from maniflex.errors import ConstraintViolation, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
@@ -107,7 +105,7 @@ def check_target(kind: str, target: str) -> None:
         if target.startswith(OWN):  # their payloads say what only a checked schedule may
             raise InvalidSchedule("target", f"runs of {OWN}* are those of schedules; write action= or url=")
     elif kind == "url":
-        problem = _url_problem(target)
+        problem = url_problem(target)
         if problem:
             raise InvalidSchedule("target", problem)
     elif kind != "action":
@@ -119,7 +117,8 @@ def check_firing(values: Mapping[str, Any], known: KnownTargets) -> None:
     target, payload = values["target"], values.get("payload")
     match values["kind"]:
         case "url" if not values.get("allow_private"):
-            _check_public(target)
+            if problem := address_problem(target):
+                raise InvalidSchedule("target", f"{problem}; only code can allow_private")
         case "action" if known.actions and target in known.actions:
             known.actions[target](payload, known.models)
         case "run":
@@ -218,32 +217,6 @@ def _check_handler_takes(payload: Any, declared: PayloadType) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidSchedule(".".join(("payload", *map(str, first["loc"]))), first["msg"]) from None
-
-
-def _check_public(url: str) -> None:
-    """A name is judged when it is looked up; an address can be judged now."""
-    host = urlsplit(url).hostname or ""
-    try:
-        entries = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):  # a name, or nothing that can be reached at all
-        return
-    if not all(is_public(str(entry[4][0])) for entry in entries):
-        raise InvalidSchedule("target", f"{host} is not a public address; only code can allow_private")
-
-
-def _url_problem(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return f"{url!r} is not a URL"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "a URL begins with http:// or https:// and names a host"
-    if parts.username is not None or parts.password is not None:
-        return "a URL carries no user and no password; they would be stored and shown"
-    if port == 0 or not url.isascii() or any(c.isspace() for c in url):
-        return f"{url!r} is not a URL; write other characters as %.."
-    return None
 
 
 # The schedules of the code, and how the stored ones are brought up to them.

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from maniflex.background.loop import DaemonThreads, on_thread
+from maniflex._outbound import AddressRefused, Answer, post
+from maniflex._threads import DaemonThreads, on_thread
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.rows import Options
 from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
-from maniflex.background.schedules.post import AddressRefused, Answer, post
 from maniflex.background.schedules.store import Fired
 from maniflex.config import Config
 from maniflex.db.port import Tx
