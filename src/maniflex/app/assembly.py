@@ -34,6 +34,7 @@ from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.doctor.check import Ignore
+from maniflex.encryption.waiting import waits_inside
 from maniflex.errors import DeclarationError
 from maniflex.http.access_log import with_access_log
 from maniflex.http.asgi import App, HttpApp, Router
@@ -193,7 +194,7 @@ def _build(declaration: Declaration) -> Assembly:
     missing = _refuse_problems(problems, without_extras=declaration.without_extras and not store_problems)
 
     runtime = draft.routes.runtime
-    app = surroundings.around(_with_read_positions(HttpApp(runtime, router, mounts), runtime), runtime)
+    app = surroundings.around(_adapt_http(HttpApp(runtime, router, mounts), runtime), runtime)
     return Assembly(
         runtime=runtime,
         adapters=tuple(draft.databases.all),
@@ -218,8 +219,13 @@ def _register_internal_tables(declaration: Declaration) -> None:
             declaration.internal_tables.register(model, options)
 
 
-def _with_read_positions(app: App, runtime: Runtime) -> App:
-    """The application, beside a replica with what keeps clients from missing their own writes."""
+def _adapt_http(app: App, runtime: Runtime) -> App:
+    """The application, beside a replica with what keeps clients from missing their own writes.
+
+    Its plain functions may wait for keys that are kept elsewhere.
+    """
+    if runtime.keys.waits:
+        app = waits_inside(app)
     if getattr(runtime.adapter, "replica", None) is None:
         return app
     from maniflex.http.read_positions import ReadPositions

@@ -10,7 +10,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from maniflex._caller import caller, speak_as
 from maniflex._locales import locale_code
@@ -20,6 +20,7 @@ from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.encryption.waiting import WithLeaveToWait
 from maniflex.errors import DeclarationError
 from maniflex.features.history import ModelHistory
 from maniflex.model.base import Model
@@ -31,6 +32,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 
 class WithDataAccess:
@@ -49,12 +51,16 @@ class WithDataAccess:
         Inside `server.scoped` and in scoped handlers the scope rules bind it; otherwise nothing does.
         """
         runtime = self._seal().runtime
-        return Records(runtime.store(model), tx, bound=current_scope(runtime))
+        return self._with_waiting(Records(runtime.store(model), tx, bound=current_scope(runtime)))
 
     @property
     def keys(self) -> Keys:
         """The keys of encrypted fields: what is stored under which, and writing it anew under another."""
-        return Keys(self._seal().runtime)
+        return self._with_waiting(Keys(self._seal().runtime))
+
+    def _with_waiting(self, service: T) -> T:
+        """The service, whose calls may wait for a key provider that is asked elsewhere."""
+        return cast(T, WithLeaveToWait(service)) if self._seal().runtime.keys.waits else service
 
     @asynccontextmanager
     async def scoped(self, *, auth: AuthInfo) -> AsyncIterator[Scoped]:
@@ -83,7 +89,7 @@ class WithDataAccess:
     def history(self, model: type[Model] | str) -> ModelHistory[Any]:
         """The history of a versioned model: `of`, `version`, `at` and `revert`; bound as `db` is."""
         runtime = self._seal().runtime
-        return ModelHistory(runtime, model, bound=current_scope(runtime))
+        return self._with_waiting(ModelHistory(runtime, model, bound=current_scope(runtime)))
 
     def text(self, record: Model, field: str, locale: str = "") -> str | None:
         """What answers show of a text in several languages to who asks for a locale."""
@@ -127,7 +133,8 @@ class WithDataAccess:
             return await scoped.lock_for_update(model, id)
         store = runtime.store(model)
         tx = tx_to_lock_in(store, runtime.adapter, "server")
-        return store.record(await store.lock_as_read(id, tx=tx))  # type: ignore[return-value]  # the store of M
+        row = await self._with_waiting(store).lock_as_read(id, tx=tx)
+        return store.record(row)  # type: ignore[return-value]  # the store of M
 
     def _raw_adapter(self, on: type[Model] | str | None) -> Adapter:
         scoped = current_scope(self._seal().runtime)
@@ -152,7 +159,7 @@ class WithDataAccess:
         auth: AuthInfo | None = None,
     ) -> Response:
         """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
-        return await self._seal().in_process.execute(
+        return await self._with_waiting(self._seal().in_process).execute(
             Operation(operation), model, id, body=body, query=query, headers=headers, auth=auth
         )
 
@@ -171,7 +178,7 @@ class WithDataAccess:
 
         The caller is `auth`, whatever the headers say; without it the request is anonymous.
         """
-        return await self._seal().in_process.call(
+        return await self._with_waiting(self._seal().in_process).call(
             method, path, auth=auth, query=query, json=json, body=body, headers=headers
         )
 

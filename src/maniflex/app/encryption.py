@@ -19,7 +19,8 @@ from maniflex.encryption.envelope import PREFIX, VERSIONS, head_of, is_sealed
 from maniflex.encryption.keyring import Keyring
 from maniflex.encryption.local import MISSING, EnvKeyProvider
 from maniflex.encryption.port import KeyProvider
-from maniflex.errors import DeclarationError, DecryptionError, EncryptionNotConfigured
+from maniflex.encryption.waiting import MISSING_GREENLET, has_greenlet
+from maniflex.errors import DeclarationError, DecryptionError, EncryptionNotConfigured, Unavailable
 from maniflex.model.base import Model
 from maniflex.model.class_body import rules_of
 from maniflex.model.meta import FieldMeta, ModelMeta
@@ -61,12 +62,9 @@ def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[
     fields = encrypted_fields(models)
     if not fields:
         return
-    if keys.local is None:
-        yield (
-            f"key_provider: {type(keys.provider).__name__} keeps its keys elsewhere, which encrypted fields"
-            " do not take in this version"
-        )
-    elif find_spec("cryptography") is None:
+    if keys.waits and not has_greenlet():
+        yield MISSING_GREENLET
+    elif keys.local is not None and find_spec("cryptography") is None:
         yield MISSING
     for meta, field in fields:
         name = f"{meta.name}.{field.name}"
@@ -78,15 +76,32 @@ def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[
 
 
 async def require_keys(keys: Keyring, models: Iterable[ModelMeta]) -> None:
-    """Stop a start whose fields have no keys, before a table is touched."""
+    """Stop a start whose fields have no keys, before a table is touched.
+
+    A key provider elsewhere may be away: the server starts, and is not ready before it has answered.
+    """
     problems: dict[str, list[str]] = {}
     for meta, field in encrypted_fields(models):
         assert field.encrypted is not None
-        for problem in await keys.problems([field.encrypted]):
+        try:
+            found_problems = await keys.problems([field.encrypted])
+        except Unavailable as error:
+            log.warning("%s; the server is not ready before it has answered", error)
+            return
+        for problem in found_problems:
             problems.setdefault(problem, []).append(f"{meta.name}.{field.name}")
+    keys.has_answered = True
     if problems:
         advice = "`maniflex keys generate` makes a key"
         raise DeclarationError(*(f"{', '.join(names)}: {text}; {advice}" for text, names in problems.items()))
+
+
+async def answers_for_keys(keys: Keyring, models: Iterable[ModelMeta]) -> bool:
+    """Whether a key provider elsewhere has answered since the start, and knows the keys."""
+    if not keys.has_answered:
+        ids = {field.encrypted or "" for _, field in encrypted_fields(models)}
+        keys.has_answered = not await keys.problems(sorted(ids))
+    return keys.has_answered
 
 
 async def try_stored_values(stores: Iterable[Store]) -> None:

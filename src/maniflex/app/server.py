@@ -30,6 +30,7 @@ from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.encryption import (
+    answers_for_keys,
     declares_encryption,
     make_keyring,
     note_encrypted_columns,
@@ -45,6 +46,8 @@ from maniflex.config import Config, Settings
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.doctor.check import Ignore, Subject
+from maniflex.encryption.waiting import allow_waiting, let_tasks_wait
+from maniflex.erasure.api import Erasures
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
 from maniflex.http.asgi import App, LateRequests, Send
@@ -146,12 +149,16 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         return asdict(await self.keys.rotate(**run.payload))
 
     def _declaration(self, warnings: list[str]) -> Declaration:
+        keys = make_keyring(self.config, self._key_provider)
+        checks = dict(self._readiness)
+        if keys.waits:
+            checks.setdefault("key provider", self._find_keys)
         # Asked when a probe comes: another life has another lifecycle.
         health = Health(
             accepting=lambda: self._lifecycle.accepting,
             stalled=lambda: stalled_loops(self._lifecycle.running),
             dead=lambda: dead_parts(self._lifecycle.running),
-            checks=self._readiness,
+            checks=checks,
             missing_migration=self._find_missing_migration,
         )
         return Declaration(
@@ -175,7 +182,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             warnings=warnings,
             tracing=self._tracing,
             access_control=self._access_control,
-            keys=make_keyring(self.config, self._key_provider),
+            keys=keys,
             title=self._title,
         )
 
@@ -209,9 +216,14 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             strict = collect_warnings(self._logger)
         with strict as warnings, serve_from(assembly.runtime.adapter):
             prepare_tables = partial(self._prepare_tables, assembly, warnings)
-            await self._lifecycle.start(
+            starting = self._lifecycle.start(
                 assembly.adapters, prepare_tables, services=role != "client", background=background
             )
+            if assembly.runtime.keys.waits:
+                assembly.runtime.keys.loop = asyncio.get_running_loop()
+                let_tasks_wait(assembly.runtime.keys.loop)
+                starting = allow_waiting(starting)
+            await starting
         runtime = assembly.runtime
         for sentence in describe_databases(self.config, runtime.adapter, assembly.adapters, runtime.stores):
             self._background_logger.info("%s", sentence)
@@ -236,7 +248,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         self._schema = self._tables(assembly)
         await self._schema.prepare()
         if self.config.keys_required:
-            await try_stored_values(runtime.stores.values())
+            if runtime.keys.has_answered:
+                await try_stored_values(runtime.stores.values())
             await note_encrypted_columns(runtime)
         await self._durable.learn_time()
         await self._durable.files.prepare()
@@ -250,6 +263,10 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             application=application or self._application,
             makes_tables=self._makes_tables,
         )
+
+    async def _find_keys(self) -> bool:
+        runtime = self._seal().runtime
+        return not self.config.keys_required or await answers_for_keys(runtime.keys, runtime.models.values())
 
     async def _find_missing_migration(self) -> str:
         return "" if self._schema is None else await self._schema.find_missing_migration()
@@ -451,6 +468,16 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         """The model classes of the application, without the tables of features."""
         stores = self._seal().runtime.stores.values()
         return [store.meta.cls for store in stores if not store.meta.is_internal]
+
+    @property
+    def erasure(self) -> Erasures:
+        """Erases what is kept of a person."""
+        return self._with_waiting(super().erasure)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether values of encrypted fields are sealed and opened by a key provider elsewhere."""
+        return self._seal().runtime.keys.waits
 
     @property
     def probes(self) -> App:

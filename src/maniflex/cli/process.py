@@ -27,6 +27,7 @@ from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.db.port import Adapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import MEMORY
+from maniflex.encryption.waiting import allow_waiting
 from maniflex.errors import ConfigError, ManiflexError
 from maniflex.http.serve import listening
 from maniflex.schema.read import has_table
@@ -90,7 +91,7 @@ def run_once(
 
     async def inside() -> T:
         async with enter():
-            return await work()
+            return await (allow_waiting(work()) if server.asks_for_keys else work())
 
     try:
         return run_loop(main())

@@ -34,7 +34,7 @@ from maniflex.db.unchanged import (
     write_unchanged,
 )
 from maniflex.db.write_seam import ChangeKind, Guard, WriteSeam
-from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.keyring import Keyring, opened_ahead
 from maniflex.errors import (
     ConstraintViolation,
     DeclarationError,
@@ -180,6 +180,8 @@ class Store:
         if versions is not None:
             place = next(i for i, f in enumerate(listing.fields) if f.name == "id")
             versions.note_rows(rows, place, len(listing.fields))
+        if self.sql.asks_elsewhere:
+            return await self._open_rows(listing.fields, rows, listing.decode), total
         return (rows if listing.decode is None else [listing.decode(row) for row in rows]), total
 
     async def stream(
@@ -216,7 +218,20 @@ class Store:
             width, place = self._width, self._id_place
             versions.note_rows(rows, place, width)
             rows = [(*row[:width], row[-1]) for row in rows]
+        if self.sql.asks_elsewhere:
+            return await self._open_rows(self.meta.fields, rows, self.decode)
         return rows if self.decode is None else [self.decode(row) for row in rows]
+
+    async def _open_rows(
+        self, fields: Sequence[FieldMeta], rows: Sequence[Row], decode: Callable[[Row], Row] | None
+    ) -> Sequence[Row]:
+        """Rows of these fields; a key provider that is elsewhere is asked once for all of them."""
+        cipher = self.sql.cipher
+        if cipher is None or decode is None:
+            return rows
+        pairs = cipher.sealed_values(fields, rows)
+        with opened_ahead(await self.sql.keys.open_ahead(pairs)):
+            return [decode(row) for row in rows]
 
     async def count(
         self,

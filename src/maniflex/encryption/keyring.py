@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 from maniflex.encryption.envelope import CURRENT_VERSION, head_of
 from maniflex.encryption.local import MISSING, LocalKeyProvider
 from maniflex.encryption.port import KeyProvider, context_of
-from maniflex.errors import DecryptionError, EncryptionNotConfigured
+from maniflex.encryption.waiting import wait_for
+from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured
 
 SEALED_COPY = b"enc:"  # neither msgpack nor zlib begins so
+
+# Values of a page, by envelope and context, which a provider elsewhere has opened with one question.
+Sealed = tuple[bytes, bytes]
+_opened_ahead: ContextVar[Mapping[Sealed, bytes]] = ContextVar("_opened_ahead")
+_MOST_NOTED = 256
+_NOTHING: Mapping[Sealed, bytes] = {}
 
 
 class Keyring:
@@ -33,8 +43,12 @@ class Keyring:
         self.own_key: str | None = None  # of copies that the framework keeps; None: they are kept as they are
         self.plain_values = 0  # legacy texts that were read so far
         self.failures = 0  # values that did not open
-        # What needs no waiting; None of a remote provider, whose values are opened a page at a time.
+        # What needs no waiting; None of a provider that is asked elsewhere.
         self.local: LocalKeyProvider | None = cast(Any, provider) if _is_local(provider) else None
+        self.has_answered = False  # the provider elsewhere, since the start
+        self.loop: asyncio.AbstractEventLoop | None = None  # on which threads let it be asked
+        # What was sealed elsewhere a moment ago, because most of it is read again with the row it went into.
+        self._just_sealed: dict[Sealed, bytes] = {}
 
     @property
     def waits(self) -> bool:
@@ -79,32 +93,50 @@ class Keyring:
             return [error.problem]
         return []
 
-    # -- values of rows, which keys of this process seal and open at once
+    # -- values of rows, which keys of this process seal and open at once; others are waited for
 
     def seal_now(self, key_id: str, plain: bytes, context: bytes) -> bytes:
         """An envelope of the value."""
-        return self._require_local().seal(key_id, plain, context)
+        if self.local is not None:
+            return self.local.seal(key_id, plain, context)
+        return self._note_sealed(wait_for(self.seal(key_id, plain, context), self.loop), plain, context)
+
+    def _note_sealed(self, envelope: bytes, plain: bytes, context: bytes) -> bytes:
+        noted = self._just_sealed
+        while len(noted) >= _MOST_NOTED:
+            noted.pop(next(iter(noted)), None)
+        noted[envelope, context] = plain
+        return envelope
 
     def seal_under(self, head: bytes, plain: bytes, context: bytes) -> bytes:
         """An envelope of the value that begins with this head."""
-        return self._require_local().seal_under(head, plain, context)
+        if self.local is not None:
+            return self.local.seal_under(head, plain, context)
+        return wait_for(self.seal(head[3:].decode(), plain, context), self.loop)
 
     def open_now(self, envelope: bytes, context: bytes) -> bytes:
         """The value of an envelope, unless its version is refused."""
-        local = self.local
-        if local is None or (self.min_version > 1 and envelope and envelope[0] < self.min_version):
-            local = self._require_local()
+        if self.min_version > 1 and envelope and envelope[0] < self.min_version:
             raise DecryptionError(f"version {envelope[0]} is refused by encryption_min_version")
-        return local.open(envelope, context)
+        if self.local is not None:
+            return self.local.open(envelope, context)
+        value = _opened_ahead.get(_NOTHING).get((envelope, context))
+        if value is None:
+            value = self._just_sealed.pop((envelope, context), None)
+        return wait_for(self.open(envelope, context), self.loop) if value is None else value
 
     def digest_now(self, key_id: str, data: bytes) -> bytes:
         """The digest of a value that is matched."""
-        return self._require_local().digest(key_id, data)
+        if self.local is not None:
+            return self.local.digest(key_id, data)
+        return wait_for(self.digest(key_id, data), self.loop)
 
-    def _require_local(self) -> LocalKeyProvider:
-        if self.local is None:
-            raise EncryptionNotConfigured("there is no key provider")
-        return self.local
+    async def open_ahead(self, envelopes: Sequence[Sealed]) -> Mapping[Sealed, bytes]:
+        """The values of envelopes with their contexts, by one question; those that open."""
+        if not self.waits or len(envelopes) < 2:
+            return {}
+        values = zip(envelopes, await self.open_many(envelopes), strict=True)
+        return {pair: value for pair, value in values if isinstance(value, bytes)}
 
     # -- copies of answers and files that may hold such values
 
@@ -126,7 +158,11 @@ class Keyring:
         """An envelope of the value."""
         if self.local is not None:
             return self.local.seal(key_id, plain, context)
-        return await self.require().encrypt(key_id, plain, context=context)
+        envelope = await self.require().encrypt(key_id, plain, context=context)
+        head = self.current_head(key_id)
+        if not envelope.startswith(head):
+            raise EncryptionError(f"the envelope of the key provider does not begin with head_of({key_id!r})")
+        return envelope
 
     async def seal_many(self, key_id: str, values: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
         """Envelopes of pairs of value and context."""
@@ -163,6 +199,16 @@ class Keyring:
         if self.local is not None:
             return self.local.digest(key_id, data)
         return await self.require().hmac(self.index_key or key_id, data)
+
+
+@contextmanager
+def opened_ahead(values: Mapping[Sealed, bytes]) -> Iterator[None]:
+    """A block in which these values are there without asking."""
+    token = _opened_ahead.set(values)
+    try:
+        yield
+    finally:
+        _opened_ahead.reset(token)
 
 
 def _is_local(provider: Any) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from binascii import b2a_base64
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from maniflex.encryption.envelope import (
@@ -61,6 +62,14 @@ class RowCipher:
         """The places of encrypted fields in a row, each with what opens it; a replaced one may stay shut."""
         ciphers = [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
         return [(i, c.open_if_possible if c.field.name in replaced else c.open) for i, c in ciphers]
+
+    def sealed_values(
+        self, fields: Sequence[FieldMeta], rows: Iterable[Sequence[Any]]
+    ) -> list[tuple[bytes, bytes]]:
+        """The envelopes in rows of these fields, each with its context; those that are none are left out."""
+        id_place = next(place for place, f in enumerate(fields) if f.name == "id")
+        ciphers = [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
+        return sealed_values(ciphers, rows, id_place)
 
     def covers(self, names: Mapping[str, Any]) -> bool:
         """Whether these values are those of all encrypted fields."""
@@ -180,6 +189,20 @@ class FieldCipher:
             raise DecryptionError("it is plain text, which encryption_legacy refuses")
         self._keys.plain_values += 1
         return stored
+
+
+def sealed_values(
+    ciphers: Sequence[tuple[int, FieldCipher]], rows: Iterable[Sequence[Any]], id_place: int
+) -> list[tuple[bytes, bytes]]:
+    """The envelopes at these places of rows, each with its context; those that are none are left out."""
+    pairs = []
+    for row in rows:
+        for place, cipher in ciphers:
+            stored = row[place]
+            if stored is not None and is_sealed(stored):
+                with suppress(DecryptionError):
+                    pairs.append((from_text(stored), cipher.context(row[id_place])))
+    return pairs
 
 
 def digest_of(field: FieldMeta, value: str, keys: Keyring) -> str:

@@ -69,6 +69,7 @@ class ModelSql:
         self.keys = keys
         is_encrypted = any(f.encrypted is not None for f in meta.fields)
         self.cipher = RowCipher(meta, keys) if is_encrypted else None
+        self.asks_elsewhere = is_encrypted and keys.waits  # for what its rows hold
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not is_encrypted and not any(self.encoders.values())
         self.lock_values = self._lock_values()
