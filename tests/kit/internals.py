@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from maniflex import Server
+from maniflex import Model, Server
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
@@ -17,12 +17,18 @@ from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.runs.claimer import Rescuer
 from maniflex.background.runs.worker import RunWorker
 from maniflex.db.port import Adapter
+from maniflex.db.store import Store
 from tests.kit.waiting import eventually
 
 
 def adapter_of(server: Server) -> Adapter:
     """The adapter of the default database."""
     return server._seal().runtime.adapter
+
+
+def store_of(server: Server, model: type[Model]) -> Store:
+    """What reads and writes the records of a model."""
+    return server._seal().runtime.stores[model]
 
 
 def metrics_of(server: Server) -> Metrics:

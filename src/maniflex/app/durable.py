@@ -65,7 +65,7 @@ class Durable:
         self.erasure = Erasures(self.outbox, self.files)
         self.erasure.revokers = self.entry_tables.revokers
         self.erasure.forget_answers = self.entry_tables.forget_answers
-        self.retention = RetentionSweeps(self._prune)
+        self.retention = RetentionSweeps(self._prune, self.erasure.erase_records)
         self.audit = AuditTrail(self.outbox)
         self.erasure.note_export = self.audit.note_export
         self.audit_routes = AuditRoutes(self.audit.routed_tables)

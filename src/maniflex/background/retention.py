@@ -9,7 +9,7 @@ from maniflex._service import Service
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.scheduled_fields.api import DueField
 from maniflex.background.scheduled_fields.observers import OnDelete, Report
-from maniflex.background.scheduled_fields.runner import RETENTION, Runner
+from maniflex.background.scheduled_fields.runner import RETENTION, EraseRecords, Runner
 
 Prune = Callable[[Callable[[], bool]], Awaitable[Mapping[str, int]]]  # until it is asked to stop; by model
 
@@ -21,9 +21,10 @@ class RetentionSweeps(DeclaredPart):
     is_used = True
     _runner: Runner  # from the moment the server is sealed
 
-    def __init__(self, prune: Prune) -> None:
+    def __init__(self, prune: Prune, erase: EraseRecords) -> None:
         super().__init__()
         self._prune = prune
+        self._erase = erase
 
     async def sweep(
         self, *, until: Callable[[], bool] = lambda: False, on_delete: OnDelete | None = None
@@ -36,7 +37,8 @@ class RetentionSweeps(DeclaredPart):
         if on_delete is None:
             report = await self._runner.sweep(until=until)
         else:
-            report = await Runner(environment, on_delete=on_delete, kind=RETENTION).sweep(until=until)
+            runner = Runner(environment, on_delete=on_delete, kind=RETENTION, erase=self._erase)
+            report = await runner.sweep(until=until)
         return report.with_deleted(await self._prune(until))
 
     @property
@@ -53,7 +55,8 @@ class RetentionSweeps(DeclaredPart):
     def attach(self, environment: Environment) -> None:
         """Take the models of the sealed server; sweeps are possible from here on."""
         super().attach(environment)
-        self._runner = Runner(environment, interval=environment.config.retention_interval, kind=RETENTION)
+        interval = environment.config.retention_interval
+        self._runner = Runner(environment, interval=interval, kind=RETENTION, erase=self._erase)
 
     def services(self) -> Sequence[Service]:
         """The runner, where a model has a rule."""

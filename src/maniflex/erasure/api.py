@@ -24,14 +24,19 @@ from maniflex.background.runs.run import Run
 from maniflex.background.subjects import WorkSubject
 from maniflex.config import Config
 from maniflex.db.current import Primary, current_tx, transaction
+from maniflex.db.port import Tx
 from maniflex.db.records import Records
+from maniflex.db.store import Store
+from maniflex.erasure import disk
 from maniflex.erasure.erasing import Erasing, ErasureProgress
 from maniflex.erasure.exporting import Exporting
 from maniflex.erasure.model import Erasure, ErasureState
-from maniflex.erasure.plan import SubjectModel, plan_of
+from maniflex.erasure.ownership import WholePast
+from maniflex.erasure.plan import SubjectModel, Treatment, plan_of
+from maniflex.erasure.records import RecordEraser
 from maniflex.erasure.statements import bind
 from maniflex.erasure.work import ERASURE_RUN as ERASURE_RUN
-from maniflex.erasure.work import forget_gone_work
+from maniflex.erasure.work import WorkEraser, forget_gone_work
 from maniflex.errors import DatabaseError, ValidationFailed
 from maniflex.files.api import Files
 from maniflex.files.store import FileStore
@@ -286,6 +291,27 @@ class Erasures(DeclaredPart):
         exporting = Exporting(subject, user_id or subject, environment, self._plan, self._files)
         async for part in exporting.parts(history=history, now=environment.clock.now):
             yield part
+
+    # -- rules that erase
+
+    async def erase_records(self, store: Store, ids: Sequence[str], tx: Tx) -> None:
+        """Erase records whose `Retention(action="erase")` has come, with what repeats them.
+
+        What their models keep for a reason is kept no longer. Runs and messages about them are blanked.
+        """
+        environment = self.require_sealed()
+        one = next(one for one in self._plan if one.store is store)
+        treatment = Treatment.ANONYMISE if one.treatment is Treatment.KEEP else one.treatment
+        records = RecordEraser(WholePast(), self._file_store, environment.clock)
+        work = WorkEraser("", "", environment)
+        with speak_as(Caller(source=Source.ERASURE)):
+            await disk.overwrite_deleted(tx)
+            await records.erase_batch(one, ids, tx, treatment)
+            if store.adapter is environment.adapter:
+                await work.erase_about(one, ids, tx)
+            else:
+                async with transaction(environment.adapter) as own_tx:
+                    await work.erase_about(one, ids, own_tx)
 
     # -- holds that end
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from maniflex.db.current import Primary
-from maniflex.db.port import Adapter
+from maniflex.db.port import Adapter, Executor
 from maniflex.db.sqlite.rewriting import file_size, rewrite_file
 from maniflex.errors import ManiflexError, Timeout
 from maniflex.sql.model import ModelSql
@@ -36,10 +36,10 @@ SELECT 1 FROM pg_stat_activity
 _SIZE = "SELECT pg_total_relation_size(to_regclass(quote_ident($1)))"
 
 
-async def overwrite_deleted(adapter: Adapter) -> None:
+async def overwrite_deleted(run: Executor) -> None:
     """Let what is deleted from now on be overwritten, where the database can do that."""
-    if by_dialect(adapter.dialect, sqlite=True, postgres=False):
-        await adapter.write(Sql("PRAGMA secure_delete = ON"))
+    if by_dialect(run.dialect, sqlite=True, postgres=False):
+        await run.write(Sql("PRAGMA secure_delete = ON"))
 
 
 async def rewrite(

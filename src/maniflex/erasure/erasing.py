@@ -19,7 +19,7 @@ from maniflex.erasure.model import ErasureState
 from maniflex.erasure.ownership import Ownership
 from maniflex.erasure.plan import SubjectModel, Treatment
 from maniflex.erasure.records import BATCH, ErasedBatch, RecordEraser
-from maniflex.erasure.statements import bind
+from maniflex.erasure.statements import bind, in_parts
 from maniflex.erasure.work import BATCH as ROWS
 from maniflex.erasure.work import MESSAGES, RUNS, PersonTrace, WorkEraser, WorkTable
 from maniflex.errors import DeleteRestricted, SerializationFailure
@@ -84,7 +84,7 @@ class Erasing:
         await self._count_work()
         foresight, freed = Foresight(), set[Link]()
         for one in self._plan:
-            for some in _parts(await self._ownership.ids_of(one), BATCH):
+            for some in in_parts(await self._ownership.ids_of(one), BATCH):
                 erasable_ids = sorted(set(some) - set(await self._records.held_ids(one, some)))
                 restricted_ids = await foresight.restricted_ids(one, erasable_ids)
                 outcome = await self._records.count_batch(one, some, restricted_ids)
@@ -140,16 +140,16 @@ class Erasing:
             set(await self._ownership.ids_of(one)),
             (await self._ownership.past_of(one)).former,
         )
-        for some in _parts([record_id for record_id in ids if record_id in own_ids], BATCH):
+        for some in in_parts([record_id for record_id in ids if record_id in own_ids], BATCH):
             outcome.add(await self.erase_some(one, some))
         still_held = {record_id for _, record_id in outcome.held}
-        for some in _parts([record_id for record_id in ids if record_id not in still_held], BATCH):
+        for some in in_parts([record_id for record_id in ids if record_id not in still_held], BATCH):
             free_ids = sorted(set(some) - set(former_ids))
             outcome.add(await self._commit_past(one, free_ids, is_hers=True))
             outcome.add(await self._commit_past(one, sorted(set(some) & set(former_ids)), is_hers=False))
             for kind in await self._work.kinds():
                 work_ids = await self._work.ids_about(kind, {one.meta.name: free_ids})
-                for rows in _parts(work_ids, ROWS):
+                for rows in in_parts(work_ids, ROWS):
                     outcome.add(await self._blank(kind, rows))
             outcome.add(await self._scrub_messages({one: free_ids}))
         return outcome
@@ -197,7 +197,7 @@ class Erasing:
         record_ids = await self._ids_by_model()
         ids_by_name = {one.meta.name: ids for one, ids in record_ids.items()}
         for kind in await self._work.kinds():
-            for some in _parts(await self._work.ids_of(kind, ids_by_name), ROWS):
+            for some in in_parts(await self._work.ids_of(kind, ids_by_name), ROWS):
                 await self._blank(kind, some)
         await self._scrub_messages(record_ids)
 
@@ -237,7 +237,7 @@ class Erasing:
             if one.treatment is Treatment.KEEP:
                 continue
             ids = list((await self._ownership.past_of(one)).gone)
-            for some in _parts(await self._ownership.ids_of(one), BATCH):
+            for some in in_parts(await self._ownership.ids_of(one), BATCH):
                 ids += set(some) - set(await self._records.held_ids(one, some))
             record_ids[one] = sorted(ids)
         return record_ids
@@ -247,12 +247,12 @@ class Erasing:
         if one.treatment is not Treatment.KEEP:
             past = await self._ownership.past_of(one)
             for ids, is_hers in ((past.gone, True), (past.former, False)):
-                for some in _parts(ids, BATCH):
+                for some in in_parts(ids, BATCH):
                     yield some, is_hers
 
     async def _erase_records(self, one: SubjectModel) -> None:
         self._ownership.forget()  # of records that went with others, or were written meanwhile
-        for some in _parts(await self._ownership.ids_of(one), BATCH):
+        for some in in_parts(await self._ownership.ids_of(one), BATCH):
             await self.erase_some(one, some)
         async for ids, is_hers in self._past_parts(one):
             await self._commit_past(one, ids, is_hers=is_hers)
@@ -365,7 +365,3 @@ class Erasing:
         moment = parameters_of(tx.dialect).time(self._environment.clock.now())
         text = f"UPDATE erasure SET {', '.join(changes)}, updated_at = :now WHERE id = :id"
         await tx.execute(bind(text, tx.dialect, id=self._id, now=moment, **values))
-
-
-def _parts(ids: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [ids[start : start + size] for start in range(0, len(ids), size)]

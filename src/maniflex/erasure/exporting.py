@@ -94,7 +94,7 @@ class Exporting:
         """The versions of her time; what they say of another's, who has or had the record, is null."""
         assert one.history is not None
         run, name = Primary(one.history.adapter), f"{one.history.meta.table}.jsonl"
-        past, keys = await self._ownership.past_of(one), await self._ownership.keys_of(one)
+        past, keys = await self._ownership.past_of(one), await self._ownership.owner_keys(one)
         text = f"SELECT id, {', '.join(_VERSION)} FROM {{t}} WHERE record_id AMONG(:ids)"
         text = filled_in(text, run.dialect, {"t": one.history.meta.table})
         for record_ids, is_hers in (([*ids, *past.gone], True), (past.former, False)):

@@ -7,7 +7,7 @@ whose the values before and after it are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ class Ownership:
     def forget(self) -> None:
         """Read the past anew: others may have written."""
         self._past.clear()
+
+    async def owner_keys(self, one: SubjectModel) -> frozenset[str] | None:
+        """The keys by which the past of records is hers; None where all of it is."""
+        return None if one.is_person else frozenset(await self.keys_of(one))
 
     async def keys_of(self, one: SubjectModel) -> list[str]:
         """The values of the key of a record that lead to the person."""
@@ -120,23 +124,33 @@ def _naming(one: SubjectModel, state: str, changes: str, sides: tuple[str, str])
     return " OR ".join(f"{text} AMONG(:keys)" for text in texts)
 
 
+class WholePast(Ownership):
+    """Takes all of the past of a record, whose ever it was: the record itself is over."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    async def owner_keys(self, one: SubjectModel) -> frozenset[str] | None:
+        return None
+
+
 class OwnerWalk:
     """Whose the values of records are, step by step of their past.
 
     Give it the steps of one record after the other, each record from its beginning. Where the past does not
-    say whose a record was, it is the person's with `unless_told`.
+    say whose a record was, it is the person's with `unless_told`; without keys it always is.
     """
 
     def __init__(
         self,
         one: SubjectModel,
-        keys: Collection[str],
+        keys: frozenset[str] | None,
         *,
         unless_told: bool,
         sides: tuple[str, str] = ("old", "new"),
     ) -> None:
         self._names = one.key_names
-        self._keys = None if one.is_person else frozenset(keys)
+        self._keys = keys
         self._unless_told = unless_told
         self._sides = sides
         self._record_id: str | None = None

@@ -70,7 +70,7 @@ class PastEraser:
         """What has to become of the past of these records; of former ones of hers it is not `is_hers`."""
         if not ids:
             return
-        keys = await self._ownership.keys_of(one)
+        keys = await self._ownership.owner_keys(one)
         if one.history is not None:
             walk = OwnerWalk(one, keys, unless_told=is_hers)
             goes = treatment is Treatment.DELETE and is_hers

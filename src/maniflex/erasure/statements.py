@@ -48,3 +48,8 @@ def _postgres_text(column: str, names: Sequence[str]) -> str:
 def filled_in(text: str, dialect: Dialect, names: Mapping[str, str]) -> str:
     """The text with the names of tables and columns in it, quoted."""
     return text.format(**{key: quote(name, dialect) for key, name in names.items()})
+
+
+def in_parts(ids: Sequence[str], size: int) -> list[Sequence[str]]:
+    """The ids, so many at a time."""
+    return [ids[start : start + size] for start in range(0, len(ids), size)]

@@ -23,7 +23,7 @@ from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.erasure.past import without, without_sides
 from maniflex.erasure.plan import SubjectModel
-from maniflex.erasure.statements import bind, json_text
+from maniflex.erasure.statements import bind, in_parts, json_text
 from maniflex.sql.statement import by_dialect
 from maniflex.sql.tables import find_table
 
@@ -221,6 +221,14 @@ class WorkEraser:
                 " updated_at = :now WHERE id AMONG(:ids)"
             )
             await tx.execute(bind(text, tx.dialect, ids=names, now=moment))
+
+    async def erase_about(self, one: SubjectModel, ids: Sequence[str], tx: Tx) -> None:
+        """Blank what is about these records, and scrub what tells sinks of audit trails of them."""
+        for kind in await self.kinds():
+            for work_ids in in_parts(await self.ids_about(kind, {one.meta.name: ids}), BATCH):
+                await self.blank(kind, work_ids, tx)
+        async for page in self.trail_messages({one: ids}):
+            await self.rewrite_messages(page, tx)
 
     # -- messages to the sinks of audit trails
 

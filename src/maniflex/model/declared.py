@@ -74,7 +74,7 @@ class TypedSelect(str):
 
 
 OnErase = Literal["anonymise", "delete", "keep"]
-RetentionAction = Literal["delete", "soft_delete"]
+RetentionAction = Literal["delete", "soft_delete", "erase"]
 
 
 @explain_class

@@ -281,6 +281,7 @@ class ScheduledAction(StrEnum):
     SET_FIELD = "set_field"
     SOFT_DELETE = "soft_delete"
     HARD_DELETE = "hard_delete"
+    ERASE = "erase"  # of rules of retention alone
 
 
 FieldValues = tuple[tuple[str, tuple[Any, ...]], ...]  # fields, and the values they must have
@@ -299,6 +300,8 @@ class FieldSchedule:
     where: FieldValues = ()
     after: timedelta = timedelta(0)  # how long behind its time a record is due, by `retention=`
     unless: str = ""  # a bool field that keeps a record, by `retention_hold=`
+    # Personal fields and what an erasure makes of them: a record with all of that has nothing left to erase.
+    erased_values: tuple[tuple[str, Any], ...] = ()
 
     @property
     def where_beside_target(self) -> FieldValues:

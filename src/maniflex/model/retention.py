@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from maniflex._json import encode_json
 from maniflex._names import did_you_mean
 from maniflex._settings import read_duration
 from maniflex.model.declared import Kind, ModelOptions, Retention, SoftDelete
 from maniflex.model.field import FieldSchedule, FieldValues, ScheduledAction
 from maniflex.model.meta import FieldMeta
 
-_ACTIONS = {"delete": ScheduledAction.HARD_DELETE, "soft_delete": ScheduledAction.SOFT_DELETE}
+_ACTIONS = {
+    "delete": ScheduledAction.HARD_DELETE,
+    "soft_delete": ScheduledAction.SOFT_DELETE,
+    "erase": ScheduledAction.ERASE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class DeclaredFields:
     fit: Callable[[FieldMeta, Any], Any]  # a value as the field takes it, or a problem
     soft_delete: SoftDelete | None
     trouble: Callable[[str], None]
+    personal: Sequence[FieldMeta] = ()
 
 
 def read_retention(
@@ -37,7 +43,7 @@ def read_retention(
 ) -> tuple[tuple[FieldSchedule, ...], str | None]:
     """The rules of a model, and the attribute that keeps a record from them."""
     hold = _hold(options.retention_hold, fields)
-    schedules = [*_rules(options.retention, hold or "", fields)]
+    schedules = [*_rules(options, hold or "", fields)]
     if options.deleted_retention is not None:
         schedules += _deleted_rule(options.deleted_retention, hold or "", fields)
     return tuple(schedules), hold
@@ -58,15 +64,42 @@ def _hold(name: Any, fields: DeclaredFields) -> str | None:
     return None
 
 
-def _rules(option: Any, hold: str, fields: DeclaredFields) -> Iterator[FieldSchedule]:
+def _rules(options: ModelOptions, hold: str, fields: DeclaredFields) -> Iterator[FieldSchedule]:
+    option: Any = options.retention
     several = isinstance(option, Sequence) and not isinstance(option, str)
     for rule in () if option is None else option if several else (option,):
         if not isinstance(rule, Retention):
             rule = Retention(after=rule)
-        yield from _rule(rule, hold, fields)
+        erased_values = tuple(_erased_values(options, fields)) if rule.action == "erase" else ()
+        yield from _rule(rule, hold, erased_values, fields)
 
 
-def _rule(rule: Retention, hold: str, fields: DeclaredFields) -> Iterator[FieldSchedule]:
+def _erased_values(options: ModelOptions, fields: DeclaredFields) -> Iterator[tuple[str, Any]]:
+    """What tells a record that is erased from one that is not; nothing where erased records go."""
+    if options.subject is None:
+        fields.trouble("retention: action='erase' needs subject= of the model, and personal fields")
+        return
+    if options.on_erase == "delete":
+        return
+    if not fields.personal:
+        fields.trouble("retention: action='erase' has nothing to erase: no field is personal")
+    for f in fields.personal:
+        value = f.extra.get("erased")
+        is_empty = f.kind is Kind.JSON and value in ({}, [])
+        if value is None or is_empty:
+            yield f.name, None if value is None else encode_json(value)
+        elif callable(value) or f.encrypted is not None or f.kind is Kind.JSON:
+            fields.trouble(
+                f"retention: action='erase' cannot see in the database whether {f.name} is erased;"
+                " let it become empty, or give it a plain erased="
+            )
+        else:
+            yield f.name, fields.fit(f, value)
+
+
+def _rule(
+    rule: Retention, hold: str, erased_values: tuple[tuple[str, Any], ...], fields: DeclaredFields
+) -> Iterator[FieldSchedule]:
     after = _duration("retention", rule.after, fields)
     since = fields.find(rule.since)
     where = _where(rule.where, fields)
@@ -83,7 +116,14 @@ def _rule(rule: Retention, hold: str, fields: DeclaredFields) -> Iterator[FieldS
     elif rule.action == "soft_delete" and since is not None and marker and since.name == marker.field:
         fields.trouble(f"retention: {since.name} is set on deleted records only, which are deleted already")
     elif after is not None and since is not None:
-        yield FieldSchedule(since.name, _ACTIONS[rule.action], where=where, after=after, unless=hold)
+        yield FieldSchedule(
+            since.name,
+            _ACTIONS[rule.action],
+            where=where,
+            after=after,
+            unless=hold,
+            erased_values=erased_values,
+        )
 
 
 def _deleted_rule(after: Any, hold: str, fields: DeclaredFields) -> Iterator[FieldSchedule]:

@@ -445,6 +445,7 @@ class _Scan:
             fit,
             soft_delete,
             lambda text: self.problems.append(f"{self.name}: {text}"),
+            [field for field in self.fields.values() if field.personal],
         )
         return read_retention(self.options, declared_fields)
 

@@ -24,8 +24,9 @@ from maniflex.model.field import FieldSchedule, FieldValues, ScheduledAction, sc
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.codec import literal
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
+_OF_DELETED_ROWS = (ScheduledAction.HARD_DELETE, ScheduledAction.ERASE)
 Condition = sa.ColumnElement[bool]
 
 
@@ -113,10 +114,7 @@ class Waiting:
     def _present(self) -> Iterator[Condition]:
         yield self._ours.is_not(None)
         soft_delete = self._meta.soft_delete
-        if (
-            soft_delete is not None
-            and self._schedule_index.schedule.action is not ScheduledAction.HARD_DELETE
-        ):
+        if soft_delete is not None and self._schedule_index.schedule.action not in _OF_DELETED_ROWS:
             marker = self._column(soft_delete.field)
             yield marker.is_(None) if soft_delete.timestamp else marker.is_(sa.false())
         for lock in self._meta.locks:
@@ -124,10 +122,21 @@ class Waiting:
         if self._schedule_index.schedule.unless:
             yield self._unlike(self._schedule_index.schedule.unless, True)
         yield from self._holds(self._schedule_index.schedule.where)
+        if self._schedule_index.schedule.erased_values:
+            yield sa.or_(
+                *(self._is_not_erased(*pair) for pair in self._schedule_index.schedule.erased_values)
+            )
 
     def _holds(self, where: FieldValues) -> Iterator[Condition]:
         for name, values in where:
             yield sa.or_(*(self._like(name, value) for value in values))
+
+    def _is_not_erased(self, name: str, value: Any) -> Condition:
+        column = self._column(name)
+        if self._field(name).kind is not Kind.JSON or value is None:
+            return self._unlike(name, value)
+        text = by_dialect(self._dialect, sqlite=column, postgres=sa.cast(column, sa.Text))
+        return text.is_distinct_from(sa.literal_column(f"'{value}'"))  # type: ignore[no-any-return]
 
     def _unchanged_target(self) -> Iterator[Condition]:
         schedule = self._schedule_index.schedule

@@ -34,6 +34,10 @@ class SweepEvent:
                 return [None] * len(self.before)
             case ScheduledAction.SOFT_DELETE:
                 changes = deletion(self.meta, self.at)
+            case ScheduledAction.ERASE if not self.schedule.erased_values:
+                return [None] * len(self.before)
+            case ScheduledAction.ERASE:
+                changes = {**dict(self.schedule.erased_values), "updated_at": self.at}
             case ScheduledAction.SET_FIELD:
                 changes = {self.schedule.target: self.schedule.to, "updated_at": self.at}
         return [{**row, **changes} for row in self.before]

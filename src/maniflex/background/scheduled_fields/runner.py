@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,6 +44,8 @@ from maniflex.sql.scheduled_fields import Place, count_due
 from maniflex.sql.scheduled_indexes import ScheduleIndex, retention_indexes, schedule_indexes
 from maniflex.sql.statement import Sql
 
+EraseRecords = Callable[[Store, Sequence[str], Tx], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class SweepKind:
@@ -82,6 +84,7 @@ class Runner:
         on_set_field: OnSetField | None = None,
         subscribers: Subscribers | None = None,
         kind: SweepKind = SCHEDULED_FIELDS,
+        erase: EraseRecords | None = None,
     ) -> None:
         batch = environment.config.sweep_batch_size if batch is None else batch
         if batch < 1 or (max_batches is not None and max_batches < 1):
@@ -92,7 +95,13 @@ class Runner:
         if on_set_field is not None:
             subscribers = replace(subscribers, on_set_field=[*subscribers.on_set_field, on_set_field])
         self._settings = SweepSettings(
-            clock or environment.clock, environment.logger, batch, max_batches, subscribers, kind.source
+            clock or environment.clock,
+            environment.logger,
+            batch,
+            max_batches,
+            subscribers,
+            kind.source,
+            erase,
         )
         self._kind = kind
         self._metrics = environment.metrics
@@ -237,6 +246,7 @@ class SweepSettings:
     most: int | None  # batches per index
     subscribers: Subscribers
     source: Source
+    erase: EraseRecords | None = None  # for rules that erase
 
 
 class IndexSweep:
@@ -357,6 +367,9 @@ class IndexSweep:
             statement = scheduled_fields.change(self._store.sql, self._schedule_index, self._now, ids, stamp)
             ids = [row[0] for row in await tx.write(statement)]
             await self._tell_listeners(tx, rows, ids, stamp)
+        elif self._schedule_index.schedule.action is ScheduledAction.ERASE:
+            assert self._settings.erase is not None, "rules of retention alone erase, whose runner can"
+            await self._settings.erase(self._store, ids, tx)
         else:
             physically = self._schedule_index.schedule.action is ScheduledAction.HARD_DELETE
             await remove_all(self._store, ids, tx, stamp, physically=physically)
@@ -390,8 +403,10 @@ class IndexSweep:
         """Count the changed records and call each hook once per record."""
         schedule, subscribers = self._schedule_index.schedule, self._settings.subscribers
         sets = schedule.action is ScheduledAction.SET_FIELD
-        self._counts["updated" if sets else "deleted"] += len(ids)
+        self._counts["updated" if sets or schedule.erased_values else "deleted"] += len(ids)
         calls: Sequence[Callable[..., Any]] = subscribers.on_set_field if sets else subscribers.on_delete
+        if schedule.erased_values:  # the record stays, and no field was set to a value
+            return
         more = (schedule.target, schedule.to) if sets else ()
         for id in ids if calls else ():
             for call in calls:
