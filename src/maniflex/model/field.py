@@ -87,6 +87,30 @@ class FieldOptions(TypedDict, total=False):
     locale: bool | LocaleMode | Mapping[str, str]
 
 
+class FileOptions(FieldOptions, total=False):
+    """Every option of `file(...)` beside its default."""
+
+    max_size: int | str
+    accept: Sequence[str]
+    acl: Acl
+    auto_delete: bool
+    upload: Upload
+    max_count: int
+    sniff: bool
+    inline: bool
+
+
+class ScheduledOptions(FieldOptions, total=False):
+    """Every option of `scheduled(...)` beside its default."""
+
+    set_field: str
+    from_: Any
+    to: Any
+    where: Mapping[str, Any]
+    soft_delete: bool
+    hard_delete: bool
+
+
 FLAGS = (
     "filterable",
     "sortable",
@@ -101,10 +125,8 @@ FLAGS = (
     "personal",
 )
 FIELD_OPTIONS = frozenset(FieldOptions.__annotations__) | {"default", "default_factory"}
-FILE_OPTIONS = frozenset(
-    {"max_size", "accept", "acl", "auto_delete", "upload", "max_count", "sniff", "inline"}
-)
-SCHEDULED_OPTIONS = frozenset({"set_field", "from_", "to", "where", "soft_delete", "hard_delete"})
+FILE_OPTIONS = frozenset(FileOptions.__annotations__.keys() - FieldOptions.__annotations__.keys())
+SCHEDULED_OPTIONS = frozenset(ScheduledOptions.__annotations__.keys() - FieldOptions.__annotations__.keys())
 
 # What other libraries call it, and how it is said here.
 _ELSEWHERE = {
@@ -189,46 +211,11 @@ def field(**options: Any) -> Any:
 
 
 @overload
-def file(
-    *,
-    default: T,
-    max_size: int | str = ...,
-    accept: Sequence[str] = ...,
-    acl: Acl = ...,
-    auto_delete: bool = ...,
-    upload: Upload = ...,
-    max_count: int = ...,
-    sniff: bool = ...,
-    inline: bool = ...,
-    **options: Unpack[FieldOptions],
-) -> T: ...
+def file(*, default: T, **options: Unpack[FileOptions]) -> T: ...
 @overload
-def file(
-    *,
-    default_factory: Callable[[], T],
-    max_size: int | str = ...,
-    accept: Sequence[str] = ...,
-    acl: Acl = ...,
-    auto_delete: bool = ...,
-    upload: Upload = ...,
-    max_count: int = ...,
-    sniff: bool = ...,
-    inline: bool = ...,
-    **options: Unpack[FieldOptions],
-) -> T: ...
+def file(*, default_factory: Callable[[], T], **options: Unpack[FileOptions]) -> T: ...
 @overload
-def file(
-    *,
-    max_size: int | str = ...,
-    accept: Sequence[str] = ...,
-    acl: Acl = ...,
-    auto_delete: bool = ...,
-    upload: Upload = ...,
-    max_count: int = ...,
-    sniff: bool = ...,
-    inline: bool = ...,
-    **options: Unpack[FieldOptions],
-) -> Any: ...
+def file(**options: Unpack[FileOptions]) -> Any: ...
 def file(**options: Any) -> Any:
     """Declare a column that holds the storage key of an uploaded file, or the keys of several."""
     settings = {name: options.pop(name) for name in FILE_OPTIONS & options.keys()}
@@ -236,28 +223,9 @@ def file(**options: Any) -> Any:
 
 
 @overload
-def scheduled(
-    *,
-    default: T,
-    set_field: str = ...,
-    from_: Any = ...,
-    to: Any = ...,
-    where: Mapping[str, Any] = ...,
-    soft_delete: bool = ...,
-    hard_delete: bool = ...,
-    **options: Unpack[FieldOptions],
-) -> T: ...
+def scheduled(*, default: T, **options: Unpack[ScheduledOptions]) -> T: ...
 @overload
-def scheduled(
-    *,
-    set_field: str = ...,
-    from_: Any = ...,
-    to: Any = ...,
-    where: Mapping[str, Any] = ...,
-    soft_delete: bool = ...,
-    hard_delete: bool = ...,
-    **options: Unpack[FieldOptions],
-) -> Any: ...
+def scheduled(**options: Unpack[ScheduledOptions]) -> Any: ...
 def scheduled(**options: Any) -> Any:
     """Declare a time at which the record changes or goes by itself."""
     settings = {name: options.pop(name) for name in SCHEDULED_OPTIONS & options.keys()}
