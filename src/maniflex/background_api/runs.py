@@ -79,8 +79,8 @@ def check_zone(value: datetime | None) -> datetime | None:
         raise PydanticCustomError("instant", "is outside the years 1 to 9999") from None
 
 
-class Submission(BaseModel):
-    """What a client says about a run it submits."""
+class RequestedRun(BaseModel):
+    """What everybody says about a run to submit."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -90,8 +90,13 @@ class Submission(BaseModel):
     run_at: Annotated[
         datetime | None, Field(strict=False), BeforeValidator(check_instant_text), AfterValidator(check_zone)
     ] = None
-    delay: float | None = Field(default=None, ge=0, le=CENTURY, allow_inf_nan=False)
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class Submission(RequestedRun):
+    """What a client says about a run it submits."""
+
+    delay: float | None = Field(default=None, ge=0, le=CENTURY, allow_inf_nan=False)
     max_attempts: int | None = Field(default=None, ge=1, le=1000)
     group_key: str | None = Field(default=None, min_length=1, max_length=200)
     timeout: float | None = Field(default=None, gt=0, le=CENTURY, allow_inf_nan=False)
@@ -435,18 +440,9 @@ def _answer_steps(ctx: Context) -> None:
 # These endpoints are on no path: the panel answers them in this process, behind the guard of runs.
 
 
-class OperatorSubmission(BaseModel):
+class OperatorSubmission(RequestedRun):
     """What an operator says about a run to submit."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    type: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}$")
-    payload: JsonValue = Field(default_factory=dict)
-    priority: int = Field(default=0, ge=-PRIORITIES, le=PRIORITIES)
-    run_at: Annotated[
-        datetime | None, Field(strict=False), BeforeValidator(check_instant_text), AfterValidator(check_zone)
-    ] = None
-    idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
     about: str | None = Field(default=None, max_length=400)
 
 

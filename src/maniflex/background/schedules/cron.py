@@ -255,15 +255,6 @@ def _zone(timezone: Any) -> ZoneInfo:
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SHORT_DAYS = {name[:3].upper(): place for place, name in enumerate(_DAYS)}
-_NICKNAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
 _STEP = re.compile(r"\*/(\d+)")
 
 
@@ -278,7 +269,7 @@ def describe(cron: str, timezone: str = "UTC") -> str:
 
 
 def _words(cron: str) -> str | None:
-    fields = _NICKNAMES.get(cron.strip().lower(), cron).split()
+    fields = NAMED.get(cron.strip().lower(), cron).split()
     if len(fields) != 5:
         return None
     minute, hour, day, month, weekday = fields
