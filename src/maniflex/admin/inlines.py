@@ -201,7 +201,6 @@ ROUTES = (show("/{model}/new", show_new),)
 
 _MOST_FIELDS = 6
 _MOST_ROWS = 200
-_OWN_FIELDS = frozenset(("id", "created_at", "updated_at"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

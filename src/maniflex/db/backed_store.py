@@ -630,7 +630,7 @@ class BackendAdapter(_NoSql):
     ) -> AsyncIterator[Tx]:
         tx = _EmptyTx(self._model, self._backend)
         yield tx
-        await tx.committed()
+        await tx.run_after_commit()
 
     def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         self._refuse()

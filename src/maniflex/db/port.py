@@ -160,7 +160,7 @@ class CommitHooks:
     def after_commit(self, call: AfterCommit) -> None:
         self._after_commit.append(call)
 
-    async def committed(self) -> None:
+    async def run_after_commit(self) -> None:
         """Run the calls in order; one that fails is logged, because the commit already happened."""
         if not self._after_commit:
             return

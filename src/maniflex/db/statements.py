@@ -42,16 +42,6 @@ _VALUES = re.compile(
 log = logging.getLogger("maniflex.db")
 
 
-class Observable(Protocol):
-    """An adapter that tells of its statements."""
-
-    def observe_statements(self, observer: StatementObserver) -> None:
-        """Call `observer` after each statement it wants to know of; said before the adapter is opened."""
-
-    def connections(self) -> dict[str, int]:
-        """How many connections there are now, by what they do: `busy` and `idle`."""
-
-
 def shape_of(text: str) -> str:
     """The statement in one line, without the values that are written in it."""
     shape = " ".join(_VALUES.sub("?", text).split())

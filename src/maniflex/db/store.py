@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import aclosing
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -619,30 +619,8 @@ def _size(value: str | bytes) -> int:
 # Additions to numeric fields of a row, so that concurrent ones all land and declared bounds hold.
 
 
-class Incrementable(Protocol):
-    """The store of a model, as far as additions need it."""
-
-    meta: ModelMeta
-    adapter: Adapter
-    sql: ModelSql
-    clock: Clock
-    decode: Callable[[Sequence[Any]], Sequence[Any]] | None
-
-    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row: ...
-
-    async def update(
-        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
-    ) -> Row: ...
-
-    def execute_write(self, statement: Sql, run: Executor) -> Awaitable[Sequence[Row]]: ...
-
-    async def why_untouched(
-        self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
-    ) -> Exception: ...
-
-
 async def increment(
-    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     """Add to the fields of a live row inside the scope; `ValidationFailed` where a sum leaves its bounds."""
     _check_deltas(store.meta, deltas)
@@ -659,7 +637,7 @@ async def increment(
 
 
 async def _increment_number(
-    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     stamps = {"updated_at": store.clock.now()}
     out_of_bounds = _out_of_bounds(store.meta, record_id, deltas)
@@ -674,7 +652,7 @@ async def _increment_number(
 
 
 async def _increment_decimal(
-    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
     if tx is None:

@@ -13,7 +13,7 @@ from alembic.operations.ops import MigrateOperation
 
 from maniflex.db.current import reading, transaction
 from maniflex.db.port import Tx
-from maniflex.schema.apply import Migrator, applied_files, pending_steps, tables_of_the_start
+from maniflex.schema.apply import Migrator, pending_steps, tables_of_the_start
 from maniflex.schema.differences import Difference, What, count_outside_enum, renamed_columns
 from maniflex.schema.files import MigrationFile, missing_file, several_ends
 from maniflex.schema.operations import (
@@ -192,11 +192,6 @@ async def _outside_enums(target: MigrationTarget, differences: list[Difference])
                     " declare the value again"
                 )
     return problems
-
-
-def applied_titles(status: MigrationStatus) -> list[str]:
-    """The titles of the files that are behind the database."""
-    return [file.title for file in applied_files(status.target, status.heads or ())]
 
 
 def unmade_by_files(target: MigrationTarget) -> list[str]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import Any
 
-from maniflex.db.port import Executor
+from maniflex.db.port import Executor, Row
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.decimal_order import is_order_column, order_column
 from maniflex.sql.history_layouts import HISTORY_SCHEMA
@@ -66,18 +66,23 @@ _WITH_VERSIONS = ("r", "p")  # kinds of PostgreSQL's tables; a view has no row v
 async def read_columns(run: Executor, model: ModelSql, table: str | None = None) -> Columns:
     """The columns of the model's table, or of its old `table`, by name; none when there is no such table."""
     name = table or model.table.name
-    if model.dialect is Dialect.SQLITE:
-        rows = await run.fetch(Sql(_SQLITE_COLUMNS, (name,)))
-    elif model.dialect is Dialect.POSTGRES:
-        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(name, model.dialect),)))
-        model.versioned = all(_text(row[6]) in _WITH_VERSIONS for row in rows)
-        model.schema = next((row[7] for row in rows), None)
-    else:
-        assert_never(model.dialect)
+    read_rows = by_dialect(model.dialect, sqlite=_read_sqlite_columns, postgres=_read_postgres_columns)
+    rows = await read_rows(run, model, name)
     return {
         row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3]), row[4], row[5])
         for row in rows
     }
+
+
+async def _read_sqlite_columns(run: Executor, model: ModelSql, table: str) -> Sequence[Row]:
+    return await run.fetch(Sql(_SQLITE_COLUMNS, (table,)))
+
+
+async def _read_postgres_columns(run: Executor, model: ModelSql, table: str) -> Sequence[Row]:
+    rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(table, model.dialect),)))
+    model.versioned = all(_text(row[6]) in _WITH_VERSIONS for row in rows)
+    model.schema = next((row[7] for row in rows), None)
+    return rows
 
 
 def _text(value: str | bytes) -> str:

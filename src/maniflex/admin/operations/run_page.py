@@ -328,7 +328,6 @@ ROUTES = (
 
 WIDTH = 600.0
 _NARROWEST = 3.0  # a short attempt is still seen
-_STARTS_WORK = "leased"
 # What a run does behind an event, until the next one.
 _AFTER = {
     "created": "wait",

@@ -280,7 +280,7 @@ class PostgresTx(CommitHooks):
 
     async def _commit_and_call(self) -> None:
         await self._commit()
-        await self.committed()
+        await self.run_after_commit()
 
 
 def _begin_error(error: Exception, *, lost: bool) -> Exception:

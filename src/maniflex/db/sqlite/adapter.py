@@ -281,7 +281,7 @@ class SqliteTx(CommitHooks):
         cancellation = await self._writer.finish(session, commit=commit, guard=self._guard)
         if commit and self._after_commit:
             # A caller cancelled in this moment must not take the calls of a commit with it.
-            await asyncio.shield(self._engine.in_background(self.committed()))
+            await asyncio.shield(self._engine.in_background(self.run_after_commit()))
         if cancellation is not None:
             raise cancellation
 

@@ -116,7 +116,6 @@ CACHE = -50
 HEADERS = -40
 ENVELOPE = -30
 REDACT = -20
-TRANSFORM = -10
 
 
 # `response.security_headers`: what browsers are told about every answer.
