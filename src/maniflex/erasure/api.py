@@ -51,7 +51,7 @@ _LEFT = (
     "brokers, queues and sinks of audit trails outside the database",
     "caches and kept answers in Redis and in the memory of other processes",
     "versions of objects in buckets, detached partitions and logs",
-    "files of running transfers, saved views, and reasons that people typed",
+    "files of transfers that wait or run, saved views, and reasons that people typed",
 )
 
 

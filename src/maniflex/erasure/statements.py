@@ -42,7 +42,17 @@ def _sqlite_text(column: str, names: Sequence[str]) -> str:
 
 def _postgres_text(column: str, names: Sequence[str]) -> str:
     *outer, last = [name.replace("'", "''") for name in names]
-    return f"({column}{''.join(f' -> {chr(39)}{name}{chr(39)}' for name in outer)} ->> '{last}')"
+    value = f"({column}{''.join(f' -> {chr(39)}{name}{chr(39)}' for name in outer)} ->> '{last}')"
+    return f"CASE WHEN NOT ({unreadable(Dialect.POSTGRES, column)}) THEN {value} END"
+
+
+def unreadable(dialect: Dialect, column: str) -> str:
+    """SQL: a column has no JSON, or JSON that the database stores and cannot take apart."""
+    return by_dialect(
+        dialect,
+        sqlite=f"NOT json_valid({column})",
+        postgres=rf"CAST({column} AS text) ~* '\\u(0000|d[89a-f])'",
+    )
 
 
 def filled_in(text: str, dialect: Dialect, names: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.erasure.past import without, without_sides
 from maniflex.erasure.plan import SubjectModel
-from maniflex.erasure.statements import bind, in_parts, json_text
+from maniflex.erasure.statements import bind, in_parts, json_text, unreadable
 from maniflex.sql.statement import by_dialect
 from maniflex.sql.tables import find_table
 
@@ -32,6 +32,7 @@ ERASURE_RUN = "maniflex.erasure"
 TRAIL_KIND = "maniflex.audit"  # of messages that bring records of audit trails to their sinks
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
+_PLACE = "strpos(CAST(payload AS text), CAST(:word AS text))"
 _SETTLING = timedelta(hours=1)  # a transaction that stores work may still be open
 _ERASED = '{"code":"erased","message":"the person it is about was erased"}'
 
@@ -45,11 +46,26 @@ class PersonTrace:
     assignments: str = ""  # empty: the rows are removed
 
 
-# Answers that are kept for repetitions, and cached ones, cannot be told apart by person: all of them go.
+_DONE = "SELECT id FROM admin_transfer WHERE phase = 'done' AND model AMONG(:models)"
+# Answers that are kept for repetitions, cached ones, and files of transfers that are done, cannot be told
+# apart by person: all of them go.
 TRACES = (
     PersonTrace("refresh_token", "actor = :user"),
     PersonTrace("api_key", "actor = :user"),
     PersonTrace("admin_session", "user_id = :user"),
+    PersonTrace(
+        "admin_user",
+        "id = :user AND email <> id || '@erased.invalid'",
+        "active = false, password = '', email = id || '@erased.invalid'",
+    ),
+    PersonTrace(
+        "admin_event",
+        "actor_id = :user AND (address <> '' OR actor_name <> '')",
+        "address = '', network = '', actor_name = ''",
+    ),
+    PersonTrace("admin_transfer_piece", f"transfer_id IN ({_DONE})"),
+    PersonTrace("admin_transfer_refusal", f"transfer_id IN ({_DONE})"),
+    PersonTrace("admin_transfer", f"id IN ({_DONE})"),
     PersonTrace(
         "read_audit_log",
         "actor = :user AND (client_ip IS NOT NULL OR user_agent IS NOT NULL)",
@@ -141,8 +157,12 @@ class WorkEraser:
             own_ids |= await self._ids(run, text, subject=self._subject)
         if fields:
             texts = [f"{json_text(run.dialect, 'payload', name)} = :subject" for name in fields]
+            # A payload that cannot be taken apart is the person's if it has her id as a text of its own.
+            place = by_dialect(run.dialect, sqlite="instr(payload, :word)", postgres=_PLACE)
+            texts.append(f"({unreadable(run.dialect, 'payload')} AND {place} > 0)")
             text = f"SELECT id FROM {kind.table} WHERE {state} AND ({' OR '.join(texts)})"
-            own_ids |= await self._ids(run, text, subject=self._subject)
+            word = _write_json(self._subject).decode()
+            own_ids |= await self._ids(run, text, subject=self._subject, word=word)
         return sorted(own_ids)
 
     async def ids_about(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
@@ -281,8 +301,11 @@ class WorkEraser:
         text = f"{verb or f'DELETE FROM {trace.table}'} WHERE {rows}"
         return await tx.execute(bind(text, tx.dialect, **self._values(trace)))
 
-    def _values(self, trace: PersonTrace) -> dict[str, str]:
-        return {"user": self._user_id} if ":user" in trace.where else {}
+    def _values(self, trace: PersonTrace) -> dict[str, Any]:
+        stores = self._environment.stores.values()
+        models = [store.meta.name for store in stores if store.meta.options.subject is not None]
+        values: dict[str, Any] = {"user": self._user_id, "models": models}
+        return {name: value for name, value in values.items() if f":{name}" in trace.where}
 
 
 def _rewritten(
