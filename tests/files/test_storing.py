@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Model, Server, field
+from maniflex.encryption import MemoryKeyProvider, envelope
 from maniflex.errors import (
     FileExists,
     FileNotFound,
@@ -256,3 +257,45 @@ async def test_a_signing_key_may_be_given(database_url: str) -> None:
 
         assert "signature=" in url
         assert await archive.server.raw_query("SELECT id FROM maniflex_secret") == []
+
+
+class Sealed(Model):
+    text: str = field(encrypted=True)
+
+
+async def test_the_secret_of_urls_is_sealed_beside_encrypted_fields(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {"default": bytes(range(32)), "next": bytes(range(32, 64))}
+    before = MemoryKeyProvider(keys)
+    after = MemoryKeyProvider(keys, current={"default": "next"})
+    without = MemoryKeyProvider({"default": bytes(32)})
+    urls: list[str] = []
+    stored: list[str] = []
+    for models, provider in (
+        ((Album,), None),
+        ((Album, Sealed), before),
+        ((Album, Sealed), after),
+        ((Album, Sealed), without),
+    ):
+        settings: dict[str, Any] = {} if provider is None else {"key_provider": provider}
+        storage = LocalStorage(tmp_path / "files")
+        async with an_archive(database_url, *models, storage=storage, **settings) as archive:
+            if not urls:
+                key = await archive.put()
+            urls.append(await archive.files.url(key, ttl=timedelta(hours=1)))
+            _, _, query = urls[0].partition("?")
+            signer = archive.files.desk.signer
+            assert signer is not None
+            opens = signer.check_read(key, dict(part.split("=") for part in query.split("&")))
+            assert (opens is not None) == (provider is not without)
+            [row] = await archive.server.raw_query("SELECT value FROM maniflex_secret")
+            stored.append(row["value"])
+
+    assert len(stored[0]) == 64
+    assert [envelope.key_id_of(envelope.from_text(text)) for text in stored[1:]] == [
+        "default",
+        "next",
+        "next",
+    ]
+    assert "the secret of file URLs does not open" in caplog.text

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-from maniflex.encryption.envelope import CURRENT_VERSION, head_of
+from maniflex.encryption.envelope import CURRENT_VERSION, from_text, head_of, is_sealed, to_text
 from maniflex.encryption.local import MISSING, LocalKeyProvider
 from maniflex.encryption.port import KeyProvider, context_of
 from maniflex.encryption.waiting import wait_for
@@ -151,6 +151,24 @@ class Keyring:
         if not stored.startswith(SEALED_COPY):
             return stored
         return self.open_now(stored[len(SEALED_COPY) :], context_of(label, name))
+
+    def seal_text(self, text: str, label: str, name: str) -> str:
+        """As `seal_copy`, of a text that the framework keeps."""
+        if self.own_key is None:
+            return text
+        return to_text(self.seal_now(self.own_key, text.encode(), context_of(label, name)))
+
+    def open_text(self, stored: str, label: str, name: str) -> str:
+        """The text of what was kept; what was kept before there were keys is as it is."""
+        if not is_sealed(stored):
+            return stored
+        return self.open_now(from_text(stored), context_of(label, name)).decode()
+
+    def is_current(self, stored: str) -> bool:
+        """Whether a kept text is as it would be kept now."""
+        if self.own_key is None or not is_sealed(stored):
+            return self.own_key is None
+        return from_text(stored).startswith(self.current_head(self.own_key))
 
     # -- values of any place, such as kept answers and payloads
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import secrets
 from collections.abc import Callable
 from hashlib import sha256
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maniflex._caller import caller
 from maniflex.config import Config
+from maniflex.errors import EncryptionError, Unavailable
 from maniflex.files.store import StoredFile
 from maniflex.pipeline.context import Context
 from maniflex.query.operators import Op
@@ -97,6 +99,8 @@ def _hash(kind: str, value: Any) -> str:
 # The secret that URLs of this server are signed with: a setting, or one that the database keeps.
 
 
+log = logging.getLogger("maniflex.files")
+
 SECRET = "files"  # its name in the table of secrets
 
 
@@ -105,7 +109,11 @@ async def bind_signer(desk: FileDesk, config: Config) -> UrlSigner:
     if config.files_signing_key is not None:
         secret = config.files_signing_key
     else:
-        secret = await desk.rows.shared_secret(SECRET, secrets.token_hex(32), desk.clock.now())
+        secret = secrets.token_hex(32)
+        try:
+            secret = await desk.rows.shared_secret(SECRET, secret, desk.clock.now())
+        except (EncryptionError, Unavailable) as error:
+            log.error("%s: the secret of file URLs does not open; those signed here hold here alone", error)
     signer = UrlSigner(config.path_prefix + config.files_path, secret.encode(), clock=desk.clock)
     if desk.has_storage and isinstance(desk.storage, ServedHere):
         desk.storage.bind(signer)

@@ -82,6 +82,9 @@ class FileLink(
     field: str
 
 
+_SECRET_LABEL = "maniflex_secret.value"  # what a sealed secret is bound to, with its name
+
+
 class ManiflexSecret(Model, table="maniflex_secret", headless=True):
     """A secret that all processes of a server share; the id is its name."""
 
@@ -368,11 +371,23 @@ class FileStore:
     # -- the secret
 
     async def shared_secret(self, name: str, fresh: str, now: datetime) -> str:
-        """The secret of this name: the one there is, or `fresh` from now on."""
-        await self.adapter.execute(self._sql["keep_secret"].bind(id=name, value=fresh, now=self._time(now)))
-        row = await self._primary.fetch_one(self._sql["secret"].bind(id=name))
+        """The secret of this name: the one there is, or `fresh` from now on.
+
+        On a server with encrypted fields it is kept sealed, under the key of today.
+        """
+        keys, sql, now_text = self._files.sql.keys, self._sql, self._time(now)
+        sealed = keys.seal_text(fresh, _SECRET_LABEL, name)
+        await self.adapter.execute(sql["keep_secret"].bind(id=name, value=sealed, now=now_text))
+        row = await self._primary.fetch_one(sql["secret"].bind(id=name))
         assert row is not None, "it was kept just now"
-        return str(row[0])
+        stored = str(row[0])
+        secret = keys.open_text(stored, _SECRET_LABEL, name)
+        if not keys.is_current(stored):
+            again = keys.seal_text(secret, _SECRET_LABEL, name)
+            await self.adapter.execute(
+                sql["replace_secret"].bind(id=name, value=again, stored=stored, now=now_text)
+            )
+        return secret
 
     async def _number_of(self, name: str) -> int:
         row = await self._primary.fetch_one(self._sql[name].bind())

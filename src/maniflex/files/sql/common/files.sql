@@ -136,5 +136,8 @@ SELECT f.key FROM stored_file f
 INSERT INTO maniflex_secret (id, value, created_at, updated_at) VALUES (:id, :value, :now, :now)
     ON CONFLICT (id) DO NOTHING;
 
+-- name: replace_secret
+UPDATE maniflex_secret SET value = :value, updated_at = :now WHERE id = :id AND value = :stored;
+
 -- name: secret
 SELECT value FROM maniflex_secret WHERE id = :id;
