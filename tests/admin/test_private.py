@@ -161,6 +161,7 @@ async def test_a_value_is_revealed_by_a_form_and_noted(database_url: str) -> Non
             await browser.sign_in(email)
             for page in ("", "/edit", "/delete"):
                 assert "123-45-6789" not in await browser.get(f"/patients/{patient.id}{page}")
+            assert "123-45-6789" not in await browser.get("/patients")
             answer = await browser.post(f"/patients/{patient.id}/reveal/ssn")
             assert (answer.status_code, "123-45-6789" in answer.text) == (status, status == 200)
             assert (await browser.post(f"/patients/{patient.id}/reveal/name")).status_code == 404
