@@ -572,4 +572,77 @@ GERMAN = {
     "ids: name 1 to {most} schedules, with commas between them": (
         "ids: 1 bis {most} Zeitpläne, durch Kommas getrennt"
     ),
+    # -- uniqueness and references
+    "a record with these values already exists": "es gibt schon einen Datensatz mit diesen Werten",
+    "a referenced record does not exist or is still in use": (
+        "ein verknüpfter Datensatz existiert nicht oder wird noch verwendet"
+    ),
+    "the database is open for reading alone; nothing was written": (
+        "die Datenbank ist nur zum Lesen geöffnet; es wurde nichts geschrieben"
+    ),
+    "a text in it is not valid Unicode: half of a character (a surrogate) stands alone": (
+        "ein Text darin ist kein gültiges Unicode: ein halbes Zeichen (Surrogat) steht allein"
+    ),
+    "the attempt took longer than {seconds} s": "der Versuch dauerte länger als {seconds} s",
+    # -- tokens, keys, other sites
+    "the caller is not welcome any more": "der Zugang wurde entzogen",
+    "too many attempts; try again later": "zu viele Versuche; bitte später erneut versuchen",
+    "too many requests; try again later": "zu viele Anfragen; bitte später erneut versuchen",
+    "the token is not valid": "das Token ist ungültig",
+    "the token never expires, which is not accepted": "das Token läuft nie ab; das wird nicht angenommen",
+    "the token is from another issuer": "das Token stammt von einem anderen Aussteller",
+    "the token is for another audience": "das Token ist für einen anderen Empfänger",
+    "the token has expired": "das Token ist abgelaufen",
+    "the token is not valid yet": "das Token ist noch nicht gültig",
+    "the token was issued in the future": "das Token wurde in der Zukunft ausgestellt",
+    "the token was revoked": "das Token wurde widerrufen",
+    "a token is sent as: Authorization: Bearer <token>": (
+        "ein Token wird so gesendet: Authorization: Bearer <token>"
+    ),
+    "the claim {name} is missing": "der Claim {name} fehlt",
+    "the claims are nested too deeply": "die Claims sind zu tief verschachtelt",
+    "the claim {name} is no text": "der Claim {name} ist kein Text",
+    "the claim {name} is neither a list of texts nor a text": (
+        "der Claim {name} ist weder eine Liste von Texten noch ein Text"
+    ),
+    "the claim {name} is no number": "der Claim {name} ist keine Zahl",
+    "the claim {name} is no moment": "der Claim {name} ist kein Zeitpunkt",
+    "the request comes from another site": "die Anfrage kommt von einer anderen Seite",
+    "the CSRF token is not in its header": "das CSRF-Token fehlt in seiner Kopfzeile",
+    "the CSRF cookie is missing": "das CSRF-Cookie fehlt",
+    "the CSRF token is not the one of this session": "das CSRF-Token gehört nicht zu dieser Sitzung",
+    "there is no session that a CSRF token could belong to": (
+        "es gibt keine Sitzung, zu der ein CSRF-Token gehören könnte"
+    ),
+    "the API key is missing or not valid": "der API-Schlüssel fehlt oder ist ungültig",
+    "the user name or the password is wrong": "Benutzername oder Passwort ist falsch",
+    "this origin may not call the server": "dieser Ursprung darf den Server nicht aufrufen",
+    "other origins may not use this method": "andere Ursprünge dürfen diese Methode nicht verwenden",
+    "other origins may not send one of these headers": (
+        "andere Ursprünge dürfen eine dieser Kopfzeilen nicht senden"
+    ),
+    # -- further on schedules
+    "a URL begins with http:// or https:// and names a host": (
+        "eine Adresse beginnt mit http:// oder https:// und nennt einen Host"
+    ),
+    "a URL carries no user and no password; they would be stored and shown": (
+        "eine Adresse enthält weder Benutzer noch Passwort; beide würden gespeichert und gezeigt"
+    ),
+    "it is a type such as email.receipt.v1, or a prefix that ends with a dot such as 'email.'": (
+        "es ist ein Typ wie email.receipt.v1 oder ein Anfang, der mit einem Punkt endet, wie 'email.'"
+    ),
+    "are ids of persons, which are texts": "sind Ids von Personen, also Texte",
+    "mean nothing where no model says with subject= whose data its records are": (
+        "bedeuten nichts, wo kein Modell mit subject= sagt, wessen Daten seine Datensätze sind"
+    ),
+    "the feed of events cannot be continued from this cursor; begin anew": (
+        "der Strom der Ereignisse lässt sich von diesem Cursor nicht fortsetzen; bitte neu beginnen"
+    ),
+    "the event cannot be made: {reason}": "das Ereignis kann nicht gebildet werden: {reason}",
+    "it is internal or has dead letters sent to it, so clients do not submit it": (
+        "er ist intern oder nimmt unzustellbare Nachrichten an, daher legen ihn Clients nicht an"
+    ),
+    "there is no handler of this type here; the types that begin with it are {name}": (
+        "es gibt hier keinen Handler dieses Typs; die Typen, die so beginnen, sind {name}"
+    ),
 }
