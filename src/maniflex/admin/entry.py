@@ -19,9 +19,18 @@ from maniflex.admin.people import COOKIE, METHOD, Person, identity_of, put_into_
 from maniflex.admin.search import Hit, find_records
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminEvent, AdminSession
-from maniflex.admin.visit import THEME_COOKIE, ZONE_COOKIE, PanelRoute, Visit, own, show
+from maniflex.admin.visit import (
+    LANGUAGE_COOKIE,
+    THEME_COOKIE,
+    ZONE_COOKIE,
+    PanelRoute,
+    Visit,
+    own,
+    show,
+)
 from maniflex.errors import Abort, DeclarationError, NotFound
 from maniflex.middleware.auth.passwords import verify_password
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.response import Response
 
@@ -325,6 +334,9 @@ class AccountView:
     theme: str
     zone: str
     zones: Sequence[str]
+    language: str
+    languages: Sequence[str]  # of records; none where no text has translations
+    usual_language: str
     errors: Sequence[str] = ()
 
 
@@ -362,9 +374,18 @@ async def show_account(visit: Visit, errors: Sequence[str] = (), status: int = 2
         theme=visit.cookies.get(THEME_COOKIE, ""),
         zone=visit.zone.key,
         zones=sorted(time_zones()),
+        language=visit.language,
+        languages=_languages(visit),
+        usual_language=visit.ctx.runtime.config.locale.default,
         errors=tuple(errors),
     )
     return await visit.page("account.html", view, title=visit.t("account"), status=status)
+
+
+def _languages(visit: Visit) -> Sequence[str]:
+    """The languages that a person can choose for records."""
+    has_texts = any(localized_fields(site.meta) for site in visit.panel.sites.by_table.values())
+    return visit.ctx.runtime.config.locale.supported if has_texts else ()
 
 
 def browser_name(user_agent: str) -> str:
@@ -418,11 +439,14 @@ async def change_password(visit: Visit) -> Response:
 
 
 async def set_preferences(visit: Visit) -> Response:
-    """Remember theme and time zone in this browser."""
+    """Remember theme, time zone and the language of records in this browser."""
     theme, zone = visit.form_text("theme"), visit.form_text("zone")
     visit.set_cookie(THEME_COOKIE, theme if theme in ("light", "dark") else "")
     if zone in time_zones():
         visit.set_cookie(ZONE_COOKIE, zone.replace("/", "%2F"))
+    if "language" in visit.form:
+        code = visit.form_text("language")
+        visit.set_cookie(LANGUAGE_COOKIE, code if code in _languages(visit) else "")
     return visit.redirect("/-/account", ok=visit.t("saved"))
 
 

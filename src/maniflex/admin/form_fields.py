@@ -35,7 +35,7 @@ from maniflex.admin.widgets import (
 )
 from maniflex.model.class_body import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta
-from maniflex.model.texts import control_field
+from maniflex.model.texts import TEXT, control_field, stored_field
 
 if TYPE_CHECKING:
     from maniflex.admin.search import Picker
@@ -71,7 +71,8 @@ def is_never_shown(field_meta: FieldMeta) -> bool:
 
 def is_fixed(site: ModelSite, field_meta: FieldMeta, *, is_new: bool) -> bool:
     """Whether the form shows the field without letting it be changed."""
-    if field_meta.readonly or field_meta.name in site.admin.readonly or field_meta.api in site.admin.readonly:
+    own = stored_field(field_meta)
+    if own.readonly or own.name in site.admin.readonly or own.api in site.admin.readonly:
         return True
     return field_meta.immutable and not is_new
 
@@ -222,9 +223,10 @@ def _kind(
     if field_meta.kind is Kind.BOOL:
         return ("bool3" if field_meta.nullable else "bool"), []
     if field_meta.kind is Kind.TEXT:
-        widget_name = site.admin.widgets.get(field_meta.name)
+        name = stored_field(field_meta).name
+        widget_name = site.admin.widgets.get(name)
         is_long = field_meta.max_length is None and (
-            field_meta.name in LONG_NAMES or len(text) > LONG_TEXT or "\n" in text
+            name in LONG_NAMES or len(text) > LONG_TEXT or "\n" in text
         )
         is_long = is_long or (field_meta.max_length or 0) > LONG_TEXT
         if widget_name is not None:
@@ -257,8 +259,9 @@ def _attributes(field_meta: FieldMeta, kind: str) -> dict[str, str]:
 
 
 def _help(visit: Visit, site: ModelSite, field_meta: FieldMeta, form_input: FormInput | None) -> str:
-    own = site.admin.help.get(field_meta.name) or site.admin.help.get(field_meta.api) or ""
-    own = own or field_texts(site.meta.cls).get(field_meta.name, "")
+    field = stored_field(field_meta)
+    own = site.admin.help.get(field.name) or site.admin.help.get(field.api) or ""
+    own = own or field_texts(site.meta.cls).get(field.name, "")
     parts = [own] if own else []
     if form_input is not None and field_meta.api in form_input.files:
         parts.insert(0, visit.t("choose_again"))  # no browser lets a page fill in a file
@@ -379,7 +382,8 @@ def _read_control(
 
 def _is_plain_text(site: ModelSite, field_meta: FieldMeta) -> bool:
     """Whether an empty control holds an empty text, and not nothing."""
-    return field_meta.kind is Kind.TEXT and field_meta.enum is None and field_meta.name not in site.parents
+    is_text = field_meta.kind is Kind.TEXT and field_meta.enum is None and TEXT not in field_meta.extra
+    return is_text and field_meta.name not in site.parents
 
 
 def has_null_switch(site: ModelSite, field_meta: FieldMeta) -> bool:

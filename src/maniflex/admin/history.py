@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from maniflex._locales import NO_LOCALE
 from maniflex.admin.audit import people_names
 from maniflex.admin.form_fields import form_fields, is_fixed
 from maniflex.admin.inlines import render_form
 from maniflex.admin.list_query import read_number
-from maniflex.admin.lists import ask_record
 from maniflex.admin.saving import save_values
 from maniflex.admin.search import read_labels
 from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.translations import ask_whole_record, note_missing, spread, with_translations
 from maniflex.admin.visit import Visit, act, show
 from maniflex.admin.widgets import as_text, cell, diff_words
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.model.meta import Kind
-from maniflex.model.texts import localized_fields
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
@@ -188,7 +186,7 @@ async def _page(
     state: Sequence[tuple[str, str]] | None = None,
 ) -> Response:
     try:
-        record: Mapping[str, Any] | None = (await ask_record(visit, site, record_id)).data
+        record: Mapping[str, Any] | None = (await ask_whole_record(visit, site, record_id))[0]
     except NotFound:
         record = None  # it was deleted; its history stays for those who may see it
     label = site.label_of(record) if record is not None else record_id
@@ -240,10 +238,11 @@ def _would_change(site: ModelSite, record: Mapping[str, Any], row: Mapping[str, 
 
 def _restorable(site: ModelSite, record: Mapping[str, Any], snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a version that differ from those of now and may be written."""
-    values = _shown_values(site, snapshot)
+    values, record = spread(site, snapshot), dict(record)
+    note_missing(site, values, record)
     return {
         field_meta.api: values[field_meta.api]
-        for field_meta in form_fields(site, record)
+        for field_meta in with_translations(site, form_fields(site, record), record)
         if field_meta.api in values
         and field_meta.api in record
         and not is_fixed(site, field_meta, is_new=False)
@@ -251,16 +250,6 @@ def _restorable(site: ModelSite, record: Mapping[str, Any], snapshot: Mapping[st
         and "file" not in field_meta.extra
         and values[field_meta.api] != record[field_meta.api]
     }
-
-
-def _shown_values(site: ModelSite, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a version as records show them: of translations the text that is shown."""
-    values = dict(snapshot)
-    for field_meta, rules in localized_fields(site.meta):
-        texts = values.get(field_meta.api)
-        if isinstance(texts, Mapping) and not rules.shows_all(NO_LOCALE):
-            values[field_meta.api] = rules.shown(texts, "")
-    return values
 
 
 def _version(
@@ -336,11 +325,11 @@ async def show_edit(visit: Visit) -> Response:
     site = visit.site()
     if not site.can_edit:
         raise NotFound(visit.t("no_such_page"))
-    answer = await ask_record(visit, site, visit.params["id"])
+    record, etag = await ask_whole_record(visit, site, visit.params["id"])
     if not await visit.api.may(site, Operation.UPDATE):
         raise Forbidden()
-    old_values = await values_of_version(visit, site, answer.data) if visit.param("version") else {}
-    return await render_form(visit, site, answer.data, etag=answer.etag, version_values=old_values)
+    old_values = await values_of_version(visit, site, record) if visit.param("version") else {}
+    return await render_form(visit, site, record, etag=etag, version_values=old_values)
 
 
 async def restore_version(visit: Visit) -> Response:
@@ -348,11 +337,10 @@ async def restore_version(visit: Visit) -> Response:
     site = visit.site()
     if not site.can_edit:
         raise NotFound(visit.t("no_such_page"))
-    answer = await ask_record(visit, site, visit.params["id"])
-    values = await values_of_version(visit, site, answer.data)
+    record, etag = await ask_whole_record(visit, site, visit.params["id"])
+    values = await values_of_version(visit, site, record)
     text = visit.t("version_restored", version=visit.params["version"])
-    record_id = str(answer.data["id"])
-    return await save_values(visit, site, record_id, values, etag=answer.etag, text=text)
+    return await save_values(visit, site, str(record["id"]), values, etag=etag, text=text)
 
 
 ROUTES = (

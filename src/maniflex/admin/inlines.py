@@ -22,9 +22,15 @@ from maniflex.admin.form_fields import (
     make_control,
     part_names,
 )
-from maniflex.admin.lists import ask_record, read_page
+from maniflex.admin.lists import read_page
 from maniflex.admin.search import Picker, label_controls, pickers_of
-from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.site import ModelSite, title_of, title_of_part
+from maniflex.admin.translations import (
+    ask_whole_record,
+    group_translations,
+    initial_translations,
+    with_translations,
+)
 from maniflex.admin.visit import ApiAnswer, Visit, show
 from maniflex.admin.widgets import Control, FormInput, note_files
 from maniflex.db.backed_store import why_apart
@@ -78,8 +84,8 @@ async def show_form(visit: Visit, site: ModelSite, record_id: str = "") -> Respo
     """The form of a record, or of the one record of a singleton."""
     if not site.can_edit and not site.is_singleton:
         raise NotFound(visit.t("no_such_page"))
-    answer = await ask_record(visit, site, record_id)
-    return await render_form(visit, site, answer.data, etag=answer.etag)
+    record, etag = await ask_whole_record(visit, site, record_id)
+    return await render_form(visit, site, record, etag=etag)
 
 
 async def render_form(
@@ -95,11 +101,12 @@ async def render_form(
 ) -> Response:
     """The form with what is stored, or with what was typed and is wrong with it."""
     is_new = record is None
-    values: Mapping[str, Any] = initial_values(site) if record is None else record
+    values = {**initial_values(site), **initial_translations(site)} if record is None else dict(record)
     fields = form_fields(site, record) if record is not None else await _fields_to_fill(visit, site)
+    form_values = {**values, **(version_values or {})}
+    fields = with_translations(site, fields, form_values, visit.form)
     kept_names = frozenset() if is_new else await visit.api.stamped_fields(site, Operation.UPDATE)
     prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
-    form_values = {**values, **(version_values or {})}
     await note_files(visit, fields, [form_values])
     pickers = await pickers_of(visit, site.parents.values())
     controls = [
@@ -116,6 +123,7 @@ async def render_form(
         )
         for field_meta in fields
     ]
+    controls = group_translations(visit, site, fields, controls, form_input, is_new=is_new)
     controls = await label_controls(visit, controls)
     controls += await link_controls(visit, site, record, form_input)
     record_id = "" if record is None else str(record.get("id", ""))
@@ -178,7 +186,7 @@ def _anchor(name: str, names: Collection[str]) -> str:
 def _spell(name: str) -> str:
     """What an error calls its control: a row's by the path that the API would name."""
     if not name.startswith("inline."):
-        return title_of(name)
+        return title_of_part(name)
     _, relation, index, *field = name.split(".", 3)
     return ".".join([f"{relation}[{index}]", *field])
 

@@ -22,7 +22,7 @@ from maniflex.admin.list_query import (
     sort_field,
     write_place,
 )
-from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.site import ModelSite, title_of, title_of_part
 from maniflex.admin.views import SavedView
 from maniflex.admin.visit import MOST_COUNTED, ApiAnswer, Refusal, Visit
 from maniflex.admin.widgets import (
@@ -39,6 +39,7 @@ from maniflex.admin.widgets import (
 from maniflex.errors import InvalidQuery, NotFound
 from maniflex.features.export import available_formats
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.texts import LocaleRules, locale_rules
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
@@ -421,7 +422,31 @@ class FilterControl:
 def filter_controls(visit: Visit, site: ModelSite, query: ListQuery) -> list[FilterControl]:
     """One control for each field that can be filtered."""
     values = {term.key: term.values[-1] for term in query.terms}
-    return [_control(visit, site, field, values) for field in site.filters if _can_ask(site, field)]
+    controls = []
+    for field in site.filters:
+        rules = locale_rules(field)
+        if rules is not None and site.takes("is_null", "contains"):
+            controls += _controls_of_texts(visit, field, rules, values)
+        elif _can_ask(site, field):
+            controls.append(_control(visit, site, field, values))
+    return controls
+
+
+def _controls_of_texts(
+    visit: Visit, field: FieldMeta, rules: LocaleRules, values: dict[str, str]
+) -> list[FilterControl]:
+    """What is shown of a text in several languages contains something, and which translations are missing."""
+    name, label = f"f_{field.api}", title_of(field.api)
+    own = {key: value for key, value in values.items() if key == name or key.startswith(f"{name}~")}
+    shown = (
+        [] if rules.mode == "dynamic" else [FilterControl(kind="text", name=name, label=label, values=own)]
+    )
+    options = [(f"{name}.{code}~is_null", code) for code in rules.locales]
+    label = f"{label}: {visit.t('missing_in')}"
+    return [
+        *shown,
+        FilterControl(kind="missing", name=f"{name}.", label=label, values=values, options=options),
+    ]
 
 
 def _can_ask(site: ModelSite, field: FieldMeta) -> bool:
@@ -472,7 +497,9 @@ _KINDS: dict[Kind, str] = {
 
 def label_of_term(site: ModelSite, term: FilterTerm) -> str:
     """A filter in words."""
-    name = ".".join(title_of(part) for part in term.name.split("."))
+    field = site.meta.by_api.get(term.name.partition(".")[0])
+    is_text = field is not None and locale_rules(field) is not None
+    name = title_of_part(term.name) if is_text else ".".join(map(title_of, term.name.split(".")))
     sign = _SIGNS.get(term.op, term.op.replace("_", " "))
     if term.op in ("is_null", "not_null"):
         return f"{name} {sign}"

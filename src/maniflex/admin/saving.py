@@ -34,7 +34,14 @@ from maniflex.admin.inlines import (
 )
 from maniflex.admin.lists import ask_record
 from maniflex.admin.rendering import SECURITY_HEADERS
-from maniflex.admin.site import ModelSite, title_of
+from maniflex.admin.site import ModelSite, title_of, title_of_part
+from maniflex.admin.translations import (
+    ask_whole_record,
+    keep_siblings,
+    note_missing,
+    read_added,
+    with_translations,
+)
 from maniflex.admin.visit import ApiAnswer, Refusal, Visit, act
 from maniflex.admin.widgets import FormInput, as_text, cell, input_name, is_file_list, key_at, words_beside
 from maniflex.db.port import Isolation
@@ -54,9 +61,11 @@ async def create(visit: Visit) -> Response:
     site = visit.site()
     if not site.can_create:
         raise NotFound(visit.t("no_such_page"))
-    fields = form_fields(site, None)
+    fields = with_translations(site, form_fields(site, None), None, visit.form)
     base_values = _read_base_values(visit)
     form_input = read_form(visit, site, fields, base_values, is_new=True)
+    read_added(visit, site, base_values, form_input)
+    keep_siblings(visit, site, form_input)
     read_links(visit, site, form_input)
     read_rows(visit, site, form_input)
     if form_input.errors:
@@ -148,19 +157,21 @@ async def save(visit: Visit) -> Response:
 
 async def _store_files(visit: Visit, site: ModelSite, record_id: str, files: StoredFiles) -> Response | None:
     """Store the files of a form before the transaction that names them; the form again if refused."""
-    current = await ask_record(visit, site, record_id)
-    form_input = _read_input(visit, site, current.data)
+    record, _ = await ask_whole_record(visit, site, record_id)
+    form_input = _read_input(visit, site, record)
     if form_input.errors:
-        return await render_form(visit, site, current.data, form_input=form_input, status=422)
+        return await render_form(visit, site, record, form_input=form_input, status=422)
     answer = await files.store(form_input, record_id)
-    return None if answer is None else await _show_refusal(visit, site, current.data, form_input, answer)
+    return None if answer is None else await _show_refusal(visit, site, record, form_input, answer)
 
 
 def _read_input(visit: Visit, site: ModelSite, record: Mapping[str, Any]) -> FormInput:
     """What was typed into the form of a record."""
     base_values = _read_base_values(visit)
-    fields = [f for f in form_fields(site, record) if _was_in_form(visit, f, base_values)]
+    fields = with_translations(site, form_fields(site, record), record, visit.form)
+    fields = [f for f in fields if _was_in_form(visit, f, base_values)]
     form_input = read_form(visit, site, fields, base_values, is_new=False)
+    read_added(visit, site, base_values, form_input)
     read_links(visit, site, form_input)
     read_rows(visit, site, form_input)
     return form_input
@@ -172,19 +183,21 @@ async def _save_as_new(visit: Visit, site: ModelSite, record_id: str) -> Respons
         raise NotFound(visit.t("no_such_page"))
     stamped_names = await visit.api.stamped_fields(site)
     fields = [f for f in form_fields(site, None) if f.name not in stamped_names]
+    fields = with_translations(site, fields, None, visit.form)
     form_input = read_form(visit, site, fields, None, is_new=True)
+    read_added(visit, site, {}, form_input)
     read_links(visit, site, form_input)
     read_rows(visit, site, form_input, is_copy=True)
     if form_input.errors:
-        current = await ask_record(visit, site, record_id)
-        return await render_form(visit, site, current.data, form_input=form_input, status=422)
+        record, _ = await ask_whole_record(visit, site, record_id)
+        return await render_form(visit, site, record, form_input=form_input, status=422)
     try:
         answer, new_id = await _store_new(visit, site, form_input)
     except SentTwice as twice:
         return await _go_to_first(visit, site, twice)
     if answer is not None:
-        current = await ask_record(visit, site, record_id)
-        return await _show_refusal(visit, site, current.data, form_input, answer)
+        record, _ = await ask_whole_record(visit, site, record_id)
+        return await _show_refusal(visit, site, record, form_input, answer)
     return visit.redirect(f"/{site.table}/{new_id}", ok=visit.t("created", name=site.title))
 
 
@@ -201,15 +214,15 @@ async def _try_to_save(
         form_key=visit.form_text("_key")[:64] if has_rows(visit) else "",  # new rows are made once
         isolation=Isolation.REPEATABLE_READ,
     ) as entry:
-        current = await ask_record(visit, site, record_id)
-        form_input = _read_input(visit, site, current.data)
+        record, etag = await ask_whole_record(visit, site, record_id)
+        form_input = _read_input(visit, site, record)
         files.name_in(form_input)
-        entry.record_id = str(current.data.get("id", record_id))
+        entry.record_id = str(record.get("id", record_id))
         entry.fields = _changed_names(form_input)
-        answer = await _save_typed(visit, site, current, form_input)
+        answer = await _save_typed(visit, site, record, etag, form_input)
         answer = await save_links(visit, site, entry.record_id, form_input) or answer
-        refused_rows = await save_rows(visit, entry.record_id, form_input) if answer.ok else None
-        if not answer.ok or refused_rows is not None:
+        refused_rows = await save_rows(visit, entry.record_id, form_input) if _is_fine(answer) else None
+        if refused_rows is not None or not _is_fine(answer):
             raise NothingStored(refused_rows or answer)
     refusal = entry.refusal
     if refusal is None:
@@ -218,29 +231,37 @@ async def _try_to_save(
         return refusal
     if not is_last and _is_passing(refusal):
         return None
-    return await _show_refusal(visit, site, current.data, form_input, refusal)
+    return await _show_refusal(visit, site, record, form_input, refusal)
 
 
-async def _save_typed(visit: Visit, site: ModelSite, current: ApiAnswer, form_input: FormInput) -> ApiAnswer:
+def _is_fine(answer: ApiAnswer | None) -> bool:
+    """Whether nothing was refused; None: there was nothing to send."""
+    return answer is None or answer.ok
+
+
+async def _save_typed(
+    visit: Visit, site: ModelSite, record: dict[str, Any], etag: str, form_input: FormInput
+) -> ApiAnswer | None:
     """Send what was changed; a page instead where there is nothing to send or something to choose."""
-    record, base_values = current.data, _read_base_values(visit)
+    base_values = _read_base_values(visit)
     if form_input.errors:
         raise NothingStored(await render_form(visit, site, record, form_input=form_input, status=422))
     has_etag = bool(site.meta.options.optimistic_lock)
-    is_old = has_etag and visit.form_text("_etag") not in ("", current.etag)
+    is_old = has_etag and visit.form_text("_etag") not in ("", etag)
     newest = _read_json(visit, "_newest") if visit.form_text("_newest") else base_values
+    note_missing(site, record, base_values, newest, dict(form_input.values))
     if is_old or conflicts_of(newest, record, form_input.values):
         page = await show_conflict(
-            visit, site, record, base_values, form_input.values, current.etag, form_input.files
+            visit, site, record, base_values, form_input.values, etag, form_input.files
         )
         raise NothingStored(page)
     record_id = str(record.get("id", ""))
     if not form_input.values:
         if not form_input.links and not form_input.rows:
             raise NothingStored(_go_on(visit, site, record_id, visit.t("nothing_changed")))
-        return current
+        return None
     path = visit.api.path(site) if site.is_singleton else visit.api.path(site, record_id)
-    headers = {"if-match": current.etag} if has_etag else {}
+    headers = {"if-match": etag} if has_etag else {}
     answer = await visit.api.ask("PATCH", path, json=form_input.values, headers=headers)
     if not answer.ok:
         raise NothingStored(answer)
@@ -259,8 +280,9 @@ async def _show_refusal(
         return await render_form(visit, site, record, form_input=form_input, status=answer.status)
     if answer.status in (401, 403, 404) or answer.status >= 500:
         raise Refusal(answer.response)
-    field_meta = {field.api for field in form_fields(site, record)} | set(form_input.links)
-    field_meta |= {name for field in form_fields(site, record) for name in part_names(field)}
+    fields = form_fields(site, record)
+    field_meta = {field.api for field in [*fields, *with_translations(site, fields, record, visit.form)]}
+    field_meta |= {*form_input.links, *(name for field in fields for name in part_names(field))}
     for detail in answer.details:
         name = str(detail.get("field", ""))
         place = name if name in field_meta else name.partition(".")[0].partition("[")[0]
@@ -464,7 +486,7 @@ async def show_conflict(
         differences.append(
             FieldConflict(
                 name=name,
-                label=title_of(name),
+                label=title_of_part(name),
                 base=as_text(base.get(name)),
                 theirs=as_text(theirs),
                 yours=as_text(changes[name]) if name in changes else "",

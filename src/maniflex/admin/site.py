@@ -308,6 +308,16 @@ def _text(value: Any) -> str:
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
+def title_of_part(name: str) -> str:
+    """What a field is called, or a part of it.
+
+    >>> title_of_part("first_name"), title_of_part("name.de"), title_of_part("address.zip_code")
+    ('First name', 'Name (de)', 'Address (zip_code)')
+    """
+    field_name, dot, part = name.partition(".")
+    return f"{title_of(field_name)} ({part})" if dot else title_of(name)
+
+
 def title_of(name: str) -> str:
     """`OrderLine` and `order_line` → `Order line`.
 

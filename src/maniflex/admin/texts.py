@@ -406,6 +406,13 @@ TEXTS: dict[str, str] = {
     "no_such_record": "There is no such record, or it is not yours to see.",
     # forms
     "required": "required",
+    "add_language": "Add language",
+    "new_translation": "{name} in the new language",
+    "no_language": "this is no code of a language such as de or pt-BR",
+    "language_twice": "there is a text in {code} already",
+    "missing_in": "Translation missing in",
+    "language": "Language",
+    "language_usual": "The usual one ({code})",
     "none": "none",
     "unchanged": "unchanged",
     "choose_again": "Nothing was stored; choose the file again.",

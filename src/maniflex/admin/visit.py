@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from maniflex._json import read_back
+from maniflex._locales import locale_code
 from maniflex.admin import csrf
 from maniflex.admin.declare import name_of
 from maniflex.admin.people import AdminContext, Origin, Person
@@ -31,7 +32,7 @@ from maniflex.http.asgi import Router
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.exchange import IN_PROCESS
+from maniflex.pipeline.exchange import IN_PROCESS, LANGUAGE
 from maniflex.pipeline.in_process import BodyArgument, InProcess, RequestOptions, in_process_context
 from maniflex.pipeline.model_routes import browse_endpoints, private_endpoints, upload_endpoint
 from maniflex.pipeline.operation import Operation
@@ -52,6 +53,7 @@ HTML = "text/html; charset=utf-8"
 FLASH_COOKIE = "maniflex_admin_flash"
 THEME_COOKIE = "maniflex_admin_theme"
 ZONE_COOKIE = "maniflex_admin_zone"
+LANGUAGE_COOKIE = "maniflex_admin_language"
 _YEAR = 365 * 24 * 3600
 _ADDRESS = "/?#[]@!$&'()*+,;=:%-._~"  # what is no text of an address, but its form
 
@@ -143,7 +145,7 @@ class Visit:
     @cached_property
     def api(self) -> Api:
         """The API as this person sees it."""
-        return Api(self.panel.in_process, self.panel.private, self.signed_in, self.ctx)
+        return Api(self.panel.in_process, self.panel.private, self.signed_in, self.ctx, self.language)
 
     def admin_context(self, form: Any = None) -> AdminContext:
         """What code of the application is given that acts for this person."""
@@ -154,6 +156,12 @@ class Visit:
         """The time zone that this person chose."""
         name = self.cookies.get(ZONE_COOKIE, "").replace("%2F", "/")
         return self.panel.zone(name)
+
+    @cached_property
+    def language(self) -> str:
+        """The language of records that this person chose; empty for the usual one."""
+        code = locale_code(self.cookies.get(LANGUAGE_COOKIE, ""))
+        return self.ctx.runtime.config.locale.match(code)
 
     @property
     def t(self) -> Texts:
@@ -517,7 +525,15 @@ async def _note_passing(ctx: Context) -> None:
 class Api:
     """The API as one person sees it."""
 
-    def __init__(self, in_process: InProcess, private: PrivateRoutes, person: Person, ctx: Origin) -> None:
+    def __init__(
+        self,
+        in_process: InProcess,
+        private: PrivateRoutes,
+        person: Person,
+        ctx: Origin,
+        language: str = "",
+    ) -> None:
+        self._language: Mapping[str, Any] = {LANGUAGE: language} if language else {}
         self._in_process = in_process
         self._private = private
         self._runtime = private.runtime
@@ -548,7 +564,7 @@ class Api:
             auth=self._auth,
             request_id=self._ctx.request_id,
             client=self._client,
-            scope=scope,
+            scope={**self._language, **(scope or {})},
             **options,
         )
 
@@ -636,7 +652,7 @@ class Api:
         body: BodyArgument = b"",
         kind: str = "application/json",
     ) -> Context:
-        return in_process_context(
+        ctx = in_process_context(
             Context,
             self._runtime,
             endpoint.operation,
@@ -654,6 +670,8 @@ class Api:
             request_id=self._ctx.request_id,
             client=self._client,
         )
+        ctx.scope.update(self._language)
+        return ctx
 
     async def may(self, site: ModelSite, operation: Operation, *, item: bool | None = None) -> bool:
         """Whether the auth step lets this person do it; what comes later may still refuse."""

@@ -503,7 +503,8 @@ class Control:
     files: Sequence[FileItem] = ()  # of a list of files: those that are there
     multiple: bool = False
     can_be_empty: bool = False
-    parts: Sequence[Control] = ()  # of a field that is a dataclass or a pydantic model
+    parts: Sequence[Control] = ()  # of a field that is a dataclass or a pydantic model; or translations
+    new_text: tuple[str, str] | None = None  # of translations: what was typed for one more language
 
     @property
     def key(self) -> str:

@@ -37,13 +37,13 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body, check_type_of_kept, keep_body, read_body, written_number
-from maniflex.pipeline.exchange import OBSERVED, Exchange
+from maniflex.pipeline.exchange import LANGUAGE, OBSERVED, Exchange
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.operators import Op
-from maniflex.query.parse import locale_parameter, pairs
+from maniflex.query.parse import pairs
 from maniflex.query.query import (
     ClientQuery,
     Cursor,
@@ -369,7 +369,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
                 request = request.parent
             runtime = self.runtime
             header = request.header("accept-language") if runtime.config.locale.from_header else None
-            self._view = runtime.view_of(locale_parameter(self.scope["query_string"]), header)
+            header = self.scope.get(LANGUAGE, header)
+            self._view = runtime.view_asked_by(self.scope["query_string"], header)
         return self._view
 
     @property

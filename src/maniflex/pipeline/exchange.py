@@ -29,6 +29,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
+LANGUAGE = "maniflex.language"  # in the scope of a request of the panel: what its person reads records in
 OPERATES = "maniflex.operates"  # in the scope of a request of the panel: its person looks after durable work
 LOOKS = "looks"  # the value of `OPERATES` for a person who sees durable work there and operates nothing
 OBSERVED = "maniflex.observed"  # in the scope of a request: where its route is noted for observers

@@ -34,6 +34,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Offload, Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
+from maniflex.query.parse import locale_parameter
 from maniflex.query.query import Scope
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Runtime:
         self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
-        self._views: dict[tuple[str | None, str | None], LocaleView] = {}
+        self._views: dict[tuple[str | bytes | None, str | None], LocaleView] = {}
         view = self.view_of(None, None)
         self.serializers = {cls: Serializer(store.meta, view=view) for cls, store in stores.items()}
         self.has_texts = any(localized_fields(store.meta) for store in stores.values())
@@ -114,6 +115,19 @@ class Runtime:
             if len(self._views) >= _MOST_VIEWS:
                 self._views.clear()
             view = self._views[key] = self.config.locale.view(parameter, accept_language)
+        return view
+
+    def view_asked_by(self, query_string: bytes, accept_language: str | None) -> LocaleView:
+        """The language that a query string and a header ask for; `InvalidQuery` for what is none."""
+        if b"locale" not in query_string and b"%" not in query_string:
+            return self.view_of(None, accept_language)
+        key = (query_string, accept_language)
+        view = self._views.get(key)
+        if view is None:
+            view = self.view_of(locale_parameter(query_string), accept_language)
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            self._views[key] = view
         return view
 
     def find_store(self, name: str) -> Store | None:

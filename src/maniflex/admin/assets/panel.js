@@ -228,6 +228,47 @@ function enhance(part) {
   }
 }
 enhance(document);
+// -- texts in several languages: a tab for each, and one for a further language
+
+function makeTabs(box) {
+  const panels = [...box.querySelectorAll(":scope > .fields > .field")];
+  if (panels.length < 2) return;
+  const list = make("div", { class: "tabs", role: "tablist", "aria-label": box.querySelector("legend").textContent.trim() });
+  const choose = (number, focus = false) => panels.forEach((panel, n) => {
+    panel.hidden = n !== number;
+    tabs[n].setAttribute("aria-selected", String(n === number));
+    tabs[n].tabIndex = n === number ? 0 : -1;
+    if (focus && n === number) tabs[n].focus();
+  });
+  const tabs = panels.map((panel, number) => {
+    const label = panel.querySelector("label");
+    const inputs = [...panel.querySelectorAll("input, textarea")];
+    const name = ("newText" in panel.dataset ? "+ " : "") + label.textContent.trim();
+    const tab = make("button", { type: "button", role: "tab", id: `${panel.id}-tab`, "aria-controls": panel.id }, name);
+    const mark = () => tab.classList.toggle("missing", !inputs.some((input) => input.value));
+    panel.setAttribute("role", "tabpanel");
+    panel.setAttribute("aria-labelledby", tab.id);
+    if (!("newText" in panel.dataset)) label.classList.add("away");
+    tab.classList.toggle("faulty", panel.querySelector(".wrong") !== null);
+    mark();
+    panel.addEventListener("input", mark);
+    tab.addEventListener("click", () => choose(number));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) choose((number + step + panels.length) % panels.length, true);
+    });
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest?.('a[href^="#field-"]');
+      if (link && decodeURIComponent(link.hash.slice(1)) === panel.id) choose(number);
+    });
+    list.append(tab);
+    return tab;
+  });
+  box.querySelector(":scope > .fields").before(list);
+  choose(Math.max(0, tabs.findIndex((tab) => tab.classList.contains("faulty"))));
+}
+for (const box of document.querySelectorAll("[data-tabs]")) makeTabs(box);
+
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = false;
   button.addEventListener("click", async () => { await navigator.clipboard?.writeText(button.dataset.copy); say(t("copied")); });
