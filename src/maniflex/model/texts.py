@@ -29,7 +29,7 @@ from maniflex.model.field import LocaleEdit, LocaleString
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.value_rules import detail
 
-_decode_texts = msgspec.json.Decoder(dict[str, str]).decode
+decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any = msgspec.json.Decoder().decode
 _logger = logging.getLogger("maniflex")
 
@@ -120,7 +120,7 @@ class LocaleRules:
 
         def read_shown(stored: str | bytes) -> str:
             try:
-                texts = _decode_texts(stored)
+                texts = decode_texts(stored)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return choose(self.read(stored), asked)
             for code in chain:
@@ -137,7 +137,7 @@ class LocaleRules:
 
         def read_both(stored: str | bytes) -> tuple[str, msgspec.Raw]:
             try:
-                texts = _decode_texts(stored)
+                texts = decode_texts(stored)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return choose(self.read(stored), asked), self.read_json(stored)
             for code in chain:
@@ -150,7 +150,7 @@ class LocaleRules:
     def read(self, stored: str | bytes) -> LocaleString:
         """The translations in stored JSON; what is no map is a text in the default locale."""
         try:
-            return LocaleString(_decode_texts(stored))
+            return LocaleString(decode_texts(stored))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return LocaleString(self._unreadable_texts(stored))
 
@@ -158,7 +158,7 @@ class LocaleRules:
         """The translations in stored JSON, as JSON that can stand in an answer."""
         content = stored if isinstance(stored, bytes) else stored.encode()
         try:
-            _decode_texts(content)
+            decode_texts(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             content = encode_json(self._unreadable_texts(stored)).encode()
         return msgspec.Raw(content)

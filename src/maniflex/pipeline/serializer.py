@@ -23,7 +23,7 @@ from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
 from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.model.texts import COMPANION, locale_rules
+from maniflex.model.texts import COMPANION, decode_texts, locale_rules
 from maniflex.query import cursor
 from maniflex.query.query import Query
 
@@ -70,7 +70,7 @@ class Serializer:
         self._shape: Any = msgspec.defstruct(meta.name, [(f, Any) for f, _ in names], rename=dict(names))
         self._json = tuple(n for n, (_, _, k, read) in enumerate(values) if k is Kind.JSON and read is None)
         self._texts = tuple((n, read) for n, (_, _, _, read) in enumerate(values) if read is not None)
-        self._pairs: tuple[tuple[int, Callable[[Any], tuple[Any, Any]]], ...] = ()
+        self._pairs: tuple[tuple[int, str, Callable[[Any], tuple[Any, Any]]], ...] = ()
         if view is not None:
             self._pair_texts(values, view)
         self._pick: Callable[[Row], Sequence[Any]] | None = (
@@ -97,7 +97,8 @@ class Serializer:
             if rules is None or name != rules.name or rules.shows_all(view):
                 continue
             if values[n + 1][:2] == (place, rules.companion):
-                self._pairs = (*self._pairs, (n, rules.reader_with_all(view.locale)))
+                first = rules.chain(view.locale)[0]
+                self._pairs = (*self._pairs, (n, first, rules.reader_with_all(view.locale)))
                 self._texts = tuple(item for item in self._texts if item[0] not in (n, n + 1))
 
     def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Serializer:
@@ -146,7 +147,7 @@ class Serializer:
         if not (self._json or self._texts or self._pairs):
             return pick(row)
         values = list(pick(row))
-        for i, read_both in self._pairs:
+        for i, _, read_both in self._pairs:
             if values[i] is not None:
                 values[i], values[i + 1] = read_both(values[i])
         for i, read in self._texts:
@@ -204,12 +205,21 @@ class Serializer:
 
     def _structs_of_pairs(self, rows: Sequence[Row], pick: Callable[[Row], Sequence[Any]]) -> list[Any]:
         """`struct_of` for rows whose only unusual values are texts with their companions."""
-        shape, pairs, structs = self._shape, self._pairs, []
+        shape, pairs, structs, decode, raw = self._shape, self._pairs, [], decode_texts, msgspec.Raw
         for row in rows:
             values = list(pick(row))
-            for i, read_both in pairs:
-                if values[i] is not None:
-                    values[i], values[i + 1] = read_both(values[i])
+            for i, first, read_both in pairs:
+                stored = values[i]
+                if stored is None:
+                    continue
+                try:
+                    text = decode(stored).get(first)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    text = None
+                if text:  # what most rows have: no call for it
+                    values[i], values[i + 1] = text, raw(stored)
+                else:
+                    values[i], values[i + 1] = read_both(stored)
             structs.append(shape(*values))
         return structs
 
