@@ -106,25 +106,10 @@ async def render_form(
     form_values = {**values, **(version_values or {})}
     fields = with_translations(site, fields, form_values, visit.form)
     kept_names = frozenset() if is_new else await visit.api.stamped_fields(site, Operation.UPDATE)
-    prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
     await note_files(visit, fields, [form_values])
-    pickers = await pickers_of(visit, site.parents.values())
-    controls = [
-        make_control(
-            visit,
-            site,
-            field_meta,
-            form_values,
-            is_new=is_new,
-            form_input=form_input,
-            prefill=prefill,
-            fixed=field_meta.name in kept_names,
-            pickers=pickers,
-        )
-        for field_meta in fields
-    ]
-    controls = group_translations(visit, site, fields, controls, form_input, is_new=is_new)
-    controls = await label_controls(visit, controls)
+    controls = await _controls_of_form(
+        visit, site, fields, form_values, kept_names, form_input, is_new=is_new
+    )
     controls += await link_controls(visit, site, record, form_input)
     record_id = "" if record is None else str(record.get("id", ""))
     label = visit.t("new_record", name=site.title) if record is None else site.label_of(record)
@@ -152,6 +137,37 @@ async def render_form(
     crumbs = [] if site.is_singleton else [(site.plural, visit.url(site.table))]
     crumbs += [] if is_new or site.is_singleton else [(label, here)]
     return await visit.page("form.html", view, title=label, status=status, crumbs=crumbs)
+
+
+async def _controls_of_form(
+    visit: Visit,
+    site: ModelSite,
+    fields: Sequence[FieldMeta],
+    values: Mapping[str, Any],
+    kept_names: Collection[str],
+    form_input: FormInput | None,
+    *,
+    is_new: bool,
+) -> list[Control]:
+    """The controls of the fields of a form, with what is stored, prefilled or typed."""
+    prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
+    pickers = await pickers_of(visit, site.parents.values())
+    controls = [
+        make_control(
+            visit,
+            site,
+            field_meta,
+            values,
+            is_new=is_new,
+            form_input=form_input,
+            prefill=prefill,
+            fixed=field_meta.name in kept_names,
+            pickers=pickers,
+        )
+        for field_meta in fields
+    ]
+    controls = group_translations(visit, site, fields, controls, form_input, is_new=is_new)
+    return await label_controls(visit, controls)
 
 
 async def _fields_to_fill(visit: Visit, site: ModelSite) -> list[FieldMeta]:
