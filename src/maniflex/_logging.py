@@ -31,7 +31,7 @@ _CONTEXT = (
 )  # fmt: skip
 _ATTRIBUTES = (
     *_CONTEXT, "method", "path", "status", "duration_ms", "bytes", "client_ip", "model", "operation",
-    "resource_id",
+    "resource_id", "event_type", "event_id", "subject",
 )  # fmt: skip
 _IN_TEXT = ("trace_id", "user_id", "tenant_id", "route", "run_id")  # behind the request id
 _TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"

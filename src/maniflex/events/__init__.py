@@ -4,7 +4,7 @@ from maniflex.events import Event, RedisBus
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import CursorGone, Lagged, QueueFull
 from maniflex.events import patterns
@@ -12,12 +12,38 @@ from maniflex.events.emit import Emit
 from maniflex.events.event import Event
 from maniflex.events.port import Bus, Handle
 
-__all__ = ["Bus", "CursorGone", "Emit", "Event", "Handle", "Lagged", "QueueFull", "patterns"]
+if TYPE_CHECKING:
+    from maniflex.events.handlers import MemoryDedupe, dedupe, log_handler
+    from maniflex.events.in_process import InProcessBus
 
-_LAZY: dict[str, str] = {}  # name → module
+__all__ = [
+    "Bus",
+    "CursorGone",
+    "Emit",
+    "Event",
+    "Handle",
+    "InProcessBus",
+    "Lagged",
+    "MemoryDedupe",
+    "QueueFull",
+    "dedupe",
+    "log_handler",
+    "patterns",
+]
+
+_LAZY = {  # name → module
+    "InProcessBus": "in_process",
+    "MemoryDedupe": "handlers",
+    "dedupe": "handlers",
+    "log_handler": "handlers",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

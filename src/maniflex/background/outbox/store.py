@@ -22,7 +22,7 @@ from maniflex.background.outbox.handlers import FRAMEWORK
 from maniflex.background.outbox.model import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout, mend_refusal
-from maniflex.db.current import Primary, require_tx
+from maniflex.db.current import Primary, require_tx, transaction
 from maniflex.db.port import Adapter, Executor, Row, Tx, Wake
 from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import NamedStatement, Sql, by_dialect, load
@@ -406,3 +406,13 @@ class Inbox:
         environment = self._require_sealed()
         run = tx or require_tx(environment.adapter, "inbox.once()")
         return await self.store.once(run, consumer, message_id, environment.clock.now())
+
+    @asynccontextmanager
+    async def claim(self, message_id: str, consumer: str) -> AsyncIterator[bool]:
+        """A block in a transaction of its own that deals with the message if this gives True.
+
+        The message is remembered with what the block writes, or, after an exception, neither. It makes the
+        inbox a store for `maniflex.events.dedupe`.
+        """
+        async with transaction(self._require_sealed().adapter) as tx:
+            yield await self.once(message_id, tx, consumer)

@@ -1,4 +1,4 @@
-"""The suites every database adapter, backend, queue of jobs, store, storage of files and key provider passes.
+"""The suites every adapter, backend, bus, queue of jobs, store, storage of files and key provider passes.
 
 Subclass one in a test module and give it what it asks for; needs pytest with pytest-asyncio in auto mode.
 
@@ -19,6 +19,7 @@ import pytest
 for _part in (
     "_backends",
     "_background",
+    "_buses",
     "_case",
     "_constraints",
     "_job_workers",
@@ -38,6 +39,12 @@ for _part in (
 
 from maniflex.testing.conformance._backends import Backends  # noqa: E402
 from maniflex.testing.conformance._background import Batches, Listening, Siblings  # noqa: E402
+from maniflex.testing.conformance._buses import (  # noqa: E402
+    Delivering,
+    Ending,
+    FailingHandlers,
+    Losing,
+)
 from maniflex.testing.conformance._case import sql  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
@@ -82,6 +89,10 @@ class KeyProviderConformance(Sealing, Digesting):
     """What a `KeyProvider` promises; override `provider`, and `key_id` and `other_key_id` where need be."""
 
 
+class BusConformance(Delivering, FailingHandlers, Ending, Losing):
+    """What a `Bus` promises; override `bus` and `twin`, and with a broker `recipe`, `put_raw` and `away`."""
+
+
 class BackendConformance(Backends):
     """What a `Backend` promises; override `backend`, `values` and `field`."""
 
@@ -89,6 +100,7 @@ class BackendConformance(Backends):
 __all__ = [
     "AdapterConformance",
     "BackendConformance",
+    "BusConformance",
     "CacheStoreConformance",
     "IdempotencyConformance",
     "JobQueueConformance",
