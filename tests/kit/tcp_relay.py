@@ -1,4 +1,4 @@
-"""A TCP relay before a PostgreSQL server, to take the server away from whoever uses it."""
+"""A TCP relay before a server, to take the server away from whoever uses it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ class Relay:
         login = self._parts.netloc.rpartition("@")[0] or "postgres"
         netloc = f"{login}@127.0.0.1:{self._port}"
         return self._parts._replace(netloc=netloc, query="sslmode=disable").geturl()
+
+    @property
+    def same_url(self) -> str:
+        """The address as it was given, with the place of the relay: for servers other than PostgreSQL."""
+        login, at, _ = self._parts.netloc.rpartition("@")
+        return self._parts._replace(netloc=f"{login}{at}127.0.0.1:{self._port}").geturl()
 
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)

@@ -15,6 +15,7 @@ from maniflex.events.port import Bus, Handle
 if TYPE_CHECKING:
     from maniflex.events.handlers import MemoryDedupe, dedupe, log_handler
     from maniflex.events.in_process import InProcessBus
+    from maniflex.events.redis import RedisBus
 
 __all__ = [
     "Bus",
@@ -26,6 +27,7 @@ __all__ = [
     "Lagged",
     "MemoryDedupe",
     "QueueFull",
+    "RedisBus",
     "dedupe",
     "log_handler",
     "patterns",
@@ -34,6 +36,7 @@ __all__ = [
 _LAZY = {  # name → module
     "InProcessBus": "in_process",
     "MemoryDedupe": "handlers",
+    "RedisBus": "redis",
     "dedupe": "handlers",
     "log_handler": "handlers",
 }

@@ -127,10 +127,14 @@ class BaseBus:
         await self.connect()
         consumer = self.consumer(plan)
         consumer.on_stopped = lambda: self._consumers.discard(consumer)
+        consumer.on_disconnected = self._tell_disconnected
         consumer.patience = self.patience
         await consumer.start()
         self._consumers.add(consumer)
         return consumer
+
+    def _tell_disconnected(self, group: str, error: BaseException) -> Any:
+        return None if self.on_disconnected is None else self.on_disconnected(group, error)
 
     async def forget(self, group: str, *patterns: str) -> None:
         """Remove what is kept for the subscription of the group to these patterns."""

@@ -36,6 +36,7 @@ log = guard_logger(logging.getLogger("maniflex.events"))
 AWAY = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=28))
 DRAIN = timedelta(seconds=30)  # how long running handlers are awaited
 TAKING_ENDS_WITHIN = 0.7  # seconds that a take may still use once its consumer stops
+FINISHING_ENDS_WITHIN = 0.5
 LONGEST_REASON = 1000  # characters of a dead letter's reason
 MOST_REMEMBERED = 10_000  # messages that were handled and could not be acknowledged
 
@@ -105,11 +106,10 @@ class Consumer:
         self,
         plan: SubscriptionPlan,
         publish: Callable[[Event], Awaitable[None]],
-        on_disconnected: Disconnected | None = None,
     ) -> None:
         self.plan = plan
         self._publish = publish
-        self._on_disconnected = on_disconnected
+        self.on_disconnected: Disconnected | None = None
         self._threads = DaemonThreads(plan.concurrency, "maniflex-events")
         self._stopping = asyncio.Event()
         self._room = asyncio.Event()
@@ -161,7 +161,8 @@ class Consumer:
             await self._end_taking()
             await self._end_hands(patience)
             with suppress(Exception):  # the broker may be away
-                await self.finish()
+                async with asyncio.timeout(FINISHING_ENDS_WITHIN):
+                    await self.finish()
         finally:
             self._threads.shutdown(cancel_futures=True)
             self.on_stopped()
@@ -211,15 +212,20 @@ class Consumer:
         try:
             deliveries = await self.take(room)
         except BaseException as error:
-            failure = fence.absorb(error)
-            self._failures += 1
-            await self._tell_of(failure)
+            await self._note_failure(fence.absorb(error))
             await self.pause(AWAY(self._failures))
             return ()
-        if self._failures:
-            log.info("group %s: events come again after %d failures", self.plan.group, self._failures)
-            self._failures = 0
+        self._note_success()
         return deliveries
+
+    async def _note_failure(self, failure: Exception) -> None:
+        self._failures += 1
+        await self._tell_of(failure)
+
+    def _note_success(self) -> None:
+        if self._failures:
+            log.info("group %s: the broker answers again after %d failures", self.plan.group, self._failures)
+            self._failures = 0
 
     async def _tell_of(self, failure: Exception) -> None:
         """The first failure is an ERROR, each further one a WARNING; one more ERROR where the pauses end."""
@@ -237,11 +243,11 @@ class Consumer:
             log.warning(text, self.plan.group, self._failures, describe(failure))
 
     async def _call_on_disconnected(self, failure: Exception) -> None:
-        if self._on_disconnected is None:
+        if self.on_disconnected is None:
             return
         fence = Fence()
         try:
-            outcome = self._on_disconnected(self.plan.group, failure)
+            outcome = self.on_disconnected(self.plan.group, failure)
             if inspect.isawaitable(outcome):
                 await outcome
         except BaseException as error:
@@ -413,13 +419,14 @@ class Consumer:
         while True:
             try:
                 await call()
+                self._note_success()
                 return
             except (Gone, QueueFull, ValidationFailed):
                 raise
             except BaseException as error:
                 failure = fence.absorb(error)
             failures += 1
-            log.warning("group %s: the broker could not be told: %s", self.plan.group, describe(failure))
+            await self._note_failure(failure)
             await self.pause(AWAY(failures))
             if self._stopping.is_set():
                 raise _ConsumerStops
