@@ -27,6 +27,9 @@ GERMAN = {
     "the request could not be completed": "die Anfrage konnte nicht abgeschlossen werden",
     "the schedule is not valid": "der Zeitplan ist ungültig",
     "sign in first": "bitte zuerst anmelden",
+    "the signature is missing or not valid": "die Signatur fehlt oder ist ungültig",
+    "no handler takes webhooks of this event": "für Webhooks dieses Ereignisses ist hier nichts zuständig",
+    "this webhook came before": "dieser Webhook kam schon einmal",
     "this is not yours to do": "dazu fehlt die Berechtigung",
     "the file is not yours to use": "diese Datei darf hier nicht verwendet werden",
     "record not found": "Datensatz nicht gefunden",
@@ -560,9 +563,18 @@ GERMAN = {
     "it is a text of 1 to {count} characters": "es ist ein Text mit 1 bis {count} Zeichen",
     "it is a whole number from 1 to {most}": "es ist eine ganze Zahl von 1 bis {most}",
     "it has characters that cannot be shown": "es enthält Zeichen, die sich nicht anzeigen lassen",
-    "{host} is not a public address; only code can allow_private": (
-        "{host} ist keine öffentliche Adresse; nur Code kann allow_private setzen"
+    "{host} is not a public address": "{host} ist keine öffentliche Adresse",
+    "{message}; only code can allow_private": "{message}; nur Code kann allow_private setzen",
+    "a URL has at most {count} characters": "eine URL hat höchstens {count} Zeichen",
+    "{url} is not a URL": "{url} ist keine URL",
+    "{url} is not a URL; write other characters as %..": (
+        "{url} ist keine URL; andere Zeichen werden als %.. geschrieben"
     ),
+    "{host} is not the name of a host": "{host} ist kein Name eines Rechners",
+    "a URL that is posted to has no fragment, which nobody would receive": (
+        "eine URL, an die gesendet wird, hat kein Fragment, das niemand erhielte"
+    ),
+    "a path below the base URL is needed: {problem}": "ein Pfad unterhalb der Basis-URL ist nötig: {problem}",
     "only code says what is sent to an address that is not public": (
         "was an eine nicht öffentliche Adresse geht, bestimmt nur Code"
     ),

@@ -15,6 +15,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 from maniflex._json import clean
@@ -149,12 +150,19 @@ def public_client(
     *, timeout: float, allow_private: bool = False, most: int = MOST_CONNECTIONS
 ) -> httpx2.AsyncClient:
     """A client whose connections are judged; it follows no redirect and asks no proxy."""
-    return httpx2.AsyncClient(
+    client = httpx2.AsyncClient(
         transport=JudgedTransport(allow_private=allow_private, most=most),
         timeout=timeout,
         follow_redirects=False,
         trust_env=False,
     )
+    return keep_no_cookies(client)
+
+
+def keep_no_cookies(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """The client, which sends nobody the cookies that an answer to somebody else has set."""
+    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return client
 
 
 async def send(
@@ -172,10 +180,10 @@ async def send(
     `httpx2.HTTPError` when the other side could not be reached or did not answer with HTTP.
     """
     # What is unpacked can be a thousand times what was sent, so nothing is asked for that has to be.
-    asked = {"Accept-Encoding": "identity", "User-Agent": "maniflex", **headers}
+    all_headers = {"Accept-Encoding": "identity", "User-Agent": "maniflex", **headers}
     try:
         async with asyncio.timeout(timeout):
-            async with client.stream(method, url, content=content, headers=asked) as response:
+            async with client.stream(method, url, content=content, headers=all_headers) as response:
                 beginning, is_cut = await read_beginning(response, MOST_BYTES)
     except (TimeoutError, httpx2.TimeoutException):
         raise TimeoutError("the time was up before the URL had answered") from None

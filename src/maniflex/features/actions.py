@@ -16,7 +16,7 @@ from maniflex.errors import InvalidQuery
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import AnswersEarly, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, action_problems
+from maniflex.pipeline.entry import AuthEntry, Entry, action_problems
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, is_exemption, takes
@@ -178,7 +178,8 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     compose = routes.composer.steps
     # Of the same middleware, which has the response step of the endpoint by now.
     behind_auth = compose(("action",), defaults, None, Operation.ACTION, item=False, inner=inner, outer=outer)
-    return replace(endpoint, behind_auth=behind_auth)
+    has_no_auth_step = any(isinstance(m, AuthEntry) and m.replaces_auth_step for m in action.middleware)
+    return replace(endpoint, main=behind_auth if has_no_auth_step else endpoint.main, behind_auth=behind_auth)
 
 
 def _about(action: Action) -> RouteDocs:

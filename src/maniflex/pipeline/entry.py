@@ -250,6 +250,7 @@ class AuthEntry(Entry):
     part: ClassVar[AuthPart | None] = (
         None  # what it does about callers, where that is one of the usual things
     )
+    replaces_auth_step: ClassVar[bool] = False  # of an action, which has no auth step then: it judges callers
 
     def placed_before(self, later: Sequence[Middleware]) -> Middleware:
         """The middleware for a route on which `later` runs after it."""

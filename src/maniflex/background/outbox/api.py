@@ -108,6 +108,11 @@ class Outbox(DeclaredPart):
         self.admin_role, self.routes = admin_role, routes
         self._enabled = True
 
+    def use(self) -> None:
+        """Have the tables of the outbox and the inbox, for a part that stores something in them."""
+        self.require_open()
+        self._enabled = True
+
     @property
     def kinds(self) -> tuple[str, ...] | None:
         """The kinds that have a handler here; None for every kind."""
