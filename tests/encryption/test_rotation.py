@@ -14,7 +14,6 @@ from maniflex import DeclarationError, Model, Server, WithDeletedAt, field
 from maniflex.encryption import MemoryKeyProvider, RotationReport, context_of
 from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import EnvKeyProvider, generate_key
-from maniflex.errors import EncryptionError
 from maniflex.middleware import idempotency
 from maniflex.testing import client
 from tests.kit.commands import Commands
@@ -121,8 +120,41 @@ async def test_one_value_that_does_not_open_keeps_all_from_being_written(databas
 async def test_digests_need_an_index_key_before_their_key_may_go(database_url: str) -> None:
     server = a_clinic(Note, provider=new_keys(index_key=None))
     async with client(server, database=database_url):
-        with pytest.raises(EncryptionError, match="index_key"):
+        with pytest.raises(DeclarationError, match="index_key"):
             await server.keys.rotate(Note)
+
+
+async def test_a_key_that_is_not_there_is_refused_before_a_row_is_read(database_url: str) -> None:
+    server = a_clinic(Note, provider=new_keys())
+    async with client(server, database=database_url):
+        await fill(server, 2)
+        wrong_keys: list[tuple[dict[str, Any], str]] = [
+            ({"new": "absent"}, "the key to write under: there is no key 'absent'"),
+            ({"new": ""}, "a key id has between 1 and 65535 bytes"),
+            ({"old": ""}, "name the key"),
+        ]
+        for options, text in wrong_keys:
+            with pytest.raises(DeclarationError, match=text):
+                await server.keys.rotate(Note, **options)
+        assert await states(server) == {("text", "notes-2"), ("code", "notes-2")}
+
+
+async def test_rotations_of_several_processes_end_together(database_url: str) -> None:
+    async with client(a_clinic(Note, provider=old_keys()), database=database_url):
+        pass
+    async with started(database_url, Note, key_provider=old_keys()) as server:
+        await fill(server, 200)
+    async with (
+        started(database_url, Note, key_provider=new_keys()) as one,
+        started(database_url, Note, key_provider=new_keys()) as two,
+    ):
+        sizes = ((one, 1), (two, 1000), (one, 3), (two, 500))
+        reports = await asyncio.gather(*(s.keys.rotate(Note, page_size=size) for s, size in sizes))
+        assert all(report.complete and not report.failures for report in reports)
+        assert await states(one) == {("text", "notes-2"), ("code", "notes-2")}
+        notes = {note.name: note.text for note in await two.db(Note).list()}
+        assert notes == {f"n{number}": f"text {number}" for number in range(200)}
+        assert await one.raw_query("SELECT id FROM key_rotation WHERE goal <> 'encrypted'") == []
 
 
 async def test_a_write_that_comes_in_between_wins_and_a_call_that_was_ended_goes_on(
@@ -281,6 +313,8 @@ def test_the_commands_rotate_and_tell(
     commands = Commands(tmp_path, database_url, monkeypatch)
     line = commands("keys", "generate", "next-one").strip()
     assert line.startswith("MFX_KEY_NEXT_ONE=")
+    for name in ("two words", "a=b", "schlüssel", ""):
+        assert "key ids have ASCII letters" in commands("keys", "generate", name, code=2)
     monkeypatch.setenv("MFX_KEY_DEFAULT", generate_key())
     monkeypatch.setenv(*line.split("=", 1))
 

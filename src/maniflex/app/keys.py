@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from maniflex.app.encryption import encrypted_fields, forget_note
@@ -20,7 +21,7 @@ from maniflex.db.store import Store
 from maniflex.encryption.envelope import head_of
 from maniflex.encryption.rotation import KeyCount, RotationReport
 from maniflex.erasure.disk import rewrite
-from maniflex.errors import EncryptionError
+from maniflex.errors import DeclarationError, NotFound
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.pipeline.runtime import Runtime
@@ -70,10 +71,14 @@ class Keys:
         """
         store = self._runtime.store(model)
         if store.sql.cipher is None:
-            raise EncryptionError(f"{store.meta.name} has no encrypted fields")
+            raise DeclarationError(f"{store.meta.name} has no encrypted fields")
+        if old == "":
+            raise DeclarationError("old: name the key whose values are written anew")
+        if new is not None and (problems := await self._keys.problems_of_exactly(new)):
+            raise DeclarationError(*(f"the key to write under: {problem}" for problem in problems))
         goals = []
         for cipher in store.sql.cipher.fields.values():
-            head = head_of(new or self._keys.current_key(cipher.key_id))
+            head = head_of(self._keys.current_key(cipher.key_id) if new is None else new)
             goals.append(Goal(cipher, head, old, plaintext))
         check_digests(store.meta, goals, self._keys)
         report = await self._run(store, goals, page_size, after_id, dry_run, on_rows)
@@ -95,7 +100,7 @@ class Keys:
         item = store.meta.field(field)
         if item is None or item.encrypted is not None:
             why = "is encrypted: take encrypted= away first" if item is not None else "is no field"
-            raise EncryptionError(f"{store.meta.name}.{field} {why}")
+            raise DeclarationError(f"{store.meta.name}.{field} {why}")
         goals = [Goal(plain_cipher(store.meta, item, self._keys, label), None)]
         report = await self._run(store, goals, page_size, None, False, on_rows)
         if report.complete:
@@ -132,15 +137,18 @@ class Keys:
             nonlocal rotated, after
             rotated, after = rotated + written, last_id
             if progress is not None:
-                await self._rows.update(progress.id, last_id=last_id, rotated=rotated)
+                with suppress(NotFound):  # the same rotation, by another process, has come to its end
+                    await self._rows.update(progress.id, last_id=last_id, rotated=rotated)
 
         async for wrong in rotator.rotate(after, page_size, note):
             failures += wrong
         is_complete = not failures and not await rotator.has_stale_rows()
-        if progress is not None and is_complete:
-            await self._rows.delete(progress.id)
-        elif progress is not None:  # rows that were left are looked at by the next call
-            await self._rows.update(progress.id, last_id=None)
+        if progress is not None:
+            with suppress(NotFound):
+                if is_complete:
+                    await self._rows.delete(progress.id)
+                else:  # rows that were left are looked at by the next call
+                    await self._rows.update(progress.id, last_id=None)
         return replace(
             report,
             rotated=rotated,
@@ -160,7 +168,8 @@ class Keys:
         for row in rows:
             if row.goal == goal:
                 return row
-            await self._rows.delete(row.id)
+            with suppress(NotFound):
+                await self._rows.delete(row.id)
         return await self._rows.create(model=store.meta.name, goal=goal)
 
     async def _forget_texts(self, store: Store, goals: Sequence[Goal]) -> list[str]:

@@ -13,7 +13,7 @@ from maniflex.app.encryption import encrypted_fields
 from maniflex.app.server import Server
 from maniflex.cli.output import Progress, json_option, print_json, print_table, target_argument
 from maniflex.cli.process import load_sealed, run_once
-from maniflex.encryption.local import EnvKeyProvider, generate_key
+from maniflex.encryption.local import NAMES, EnvKeyProvider, generate_key, is_key_id
 from maniflex.encryption.rotation import KeyCount, RotationReport
 
 _MOST_SHOWN = 20
@@ -29,6 +29,8 @@ def keys() -> None:
 @click.argument("key_id", default="default")
 def generate(key_id: str) -> None:
     """Print a new key as the line of an environment file, for the key id KEY_ID."""
+    if not is_key_id(key_id):
+        raise click.BadParameter(f"{key_id!r}: {NAMES}", param_hint="KEY_ID")
     click.echo(f"{EnvKeyProvider().variable_of(key_id)}={generate_key()}")
 
 

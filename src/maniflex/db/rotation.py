@@ -31,7 +31,7 @@ from maniflex.encryption.envelope import (
 from maniflex.encryption.envelope import key_id_of as key_of_envelope
 from maniflex.encryption.keyring import Keyring, Sealed, opened_ahead
 from maniflex.encryption.rotation import KeyCount, RotationFailure
-from maniflex.errors import ConstraintViolation, DecryptionError, EncryptionError, EncryptionNotConfigured
+from maniflex.errors import ConstraintViolation, DeclarationError, DecryptionError, EncryptionNotConfigured
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import FieldMeta, ModelMeta
@@ -400,7 +400,7 @@ def check_digests(meta: ModelMeta, goals: Sequence[Goal], keys: Keyring) -> None
         item = goal.cipher.field
         goes = goal.head is not None and goal.head[3:].decode() != item.encrypted
         if goes and item.has_digest and keys.index_key is None:
-            raise EncryptionError(
+            raise DeclarationError(
                 f"{meta.name}.{item.name} has digests under the key {item.encrypted!r}, which rotation would"
                 " make superfluous; give the key provider an index_key= first"
             )

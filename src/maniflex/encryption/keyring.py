@@ -85,13 +85,15 @@ class Keyring:
     async def problems_of_exactly(self, key_id: str) -> list[str]:
         """What is wrong with this key, whatever is written under another one in its place."""
         local = self.local
-        if local is None:
-            return []
         try:
-            local.secret_of(key_id)
+            head_of(key_id)
+            if local is not None:
+                local.secret_of(key_id)
         except EncryptionNotConfigured as error:
             return [error.problem]
-        return []
+        except ValueError as error:
+            return [f"key {key_id[:40]!r}: {error}"]
+        return [] if local is not None else await self.problems([key_id])
 
     # -- values of rows, which keys of this process seal and open at once; others are waited for
 

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hmac as hmac_digest
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ _NONCE = 12
 _ENCRYPT = b"maniflex:encrypt:v3"
 _INDEX = b"maniflex:index:v1"
 
+
+_KEY_ID = re.compile(r"[\w.-]+", re.ASCII)
+NAMES = "key ids have ASCII letters, digits, and - . _ alone"
 
 Open = Callable[[bytes, bytes, bytes], bytes]  # of nonce, ciphertext and what is associated
 
@@ -174,6 +178,8 @@ class EnvKeyProvider(LocalKeyProvider):
 
     def secret_of(self, key_id: str) -> bytes:
         variable = self.variable_of(key_id)
+        if not is_key_id(key_id):
+            raise EncryptionNotConfigured(f"no variable holds the key {key_id[:40]!r}: {NAMES}")
         text = self._environ.get(variable, "").strip()
         if not text:
             raise EncryptionNotConfigured(f"{variable} is not set, which holds the key {key_id!r}")
@@ -213,6 +219,11 @@ class MemoryKeyProvider(LocalKeyProvider):
 def generate_key() -> str:
     """A new key as a variable holds it."""
     return base64.b64encode(os.urandom(KEY_SIZE)).decode()
+
+
+def is_key_id(text: str) -> bool:
+    """Whether an environment variable can hold the key of this id."""
+    return _KEY_ID.fullmatch(text) is not None
 
 
 def _decode_key(text: str) -> bytes | None:
