@@ -311,6 +311,10 @@ class Config(_WithOrigins):
     outbox_max_attempts: int = setting(10, at_least_one)
     outbox_base_backoff: timedelta = timedelta(seconds=5)
     outbox_poll_interval: timedelta = setting(timedelta(seconds=5), is_some_time)
+    event_source: str = ""  # of own events; empty: / and the service name, or /maniflex
+    event_max_size: int = setting(256 * 1024, at_least_one, read=parse_size)
+    event_retention: timedelta = timedelta(days=7)  # zero keeps events for good
+    event_poll_interval: timedelta = setting(timedelta(seconds=1), is_some_time)
     admin_retention: timedelta = timedelta(days=365)  # of what was done in the panel
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = setting(timedelta(minutes=1), is_some_time)
@@ -554,6 +558,10 @@ class Settings(TypedDict, total=False):
     outbox_max_attempts: int
     outbox_base_backoff: Duration
     outbox_poll_interval: Duration
+    event_source: str
+    event_max_size: int
+    event_retention: Duration
+    event_poll_interval: Duration
     admin_retention: Duration
     outbox_retention: Duration
     sweep_interval: Duration

@@ -73,8 +73,8 @@ async def test_a_handler_of_every_kind_takes_nothing_of_the_framework(database_u
 
 async def test_a_delivered_message_keeps_no_payload_where_its_handler_says_so(database_url: str) -> None:
     def declare(outbox: Outbox) -> None:
-        outbox.handlers.put(MessageHandler.of("secret", accept, forgets_payload=True))
-        outbox.handlers.put(MessageHandler.of("shut", fail, forgets_payload=True, max_attempts=1))
+        outbox.handlers.set_handler(MessageHandler.of("secret", accept, forgets_payload=True))
+        outbox.handlers.set_handler(MessageHandler.of("shut", fail, forgets_payload=True, max_attempts=1))
         outbox.handler("note")(accept)
 
     async with a_bench(database_url, declare) as bench:

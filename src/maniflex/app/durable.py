@@ -11,6 +11,7 @@ from maniflex.app.entry_tables import EntryTables
 from maniflex.audit.delivery import AuditTrail
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment, Part
+from maniflex.background.feed.api import Events
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.metrics import Metrics, measure_replica
 from maniflex.background.outbox.api import Outbox
@@ -56,6 +57,7 @@ class Durable:
         self.metrics = Metrics()
         self.work = Work()
         self.outbox = Outbox()
+        self.events = Events(self.outbox)
         self.schedules = Schedules(self.work, config)
         self.scheduled = Scheduled(self.work)
         self.jobs = Jobs(self.work, self.schedules)
@@ -82,7 +84,8 @@ class Durable:
         self._erases_by_runs = False
 
     def _all(self) -> Iterator[Part]:
-        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.retention, self.jobs)
+        yield from (self.work, self.outbox, self.events, self.schedules, self.scheduled, self.retention)
+        yield self.jobs
         yield from (self.processes, self.files, self.erasure, self.entry_tables)
 
     async def _prune(self, until: Callable[[], bool]) -> Mapping[str, int]:
@@ -97,6 +100,9 @@ class Durable:
         """Find the catalogue entries, which have tables, and tell schedules which actions they can call."""
         self.entry_tables.collect(pipeline, registry, actions, config.files_middleware)
         self.audit.collect(self.entry_tables.uses)
+        self.events.note_models(registry)
+        if self.events.is_used and not self.outbox.is_used:
+            self.outbox.use()
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self.schedules.know_scopes(self._scope_needs())
         self._action_problems = schedulable_problems(actions)
@@ -177,6 +183,7 @@ class Durable:
 
     async def close(self) -> None:
         """Write what was counted, and close the connections of external job queues and stores."""
+        await self.events.close()
         await self.processes.write_counts()
         await self.jobs.close()
         await self.entry_tables.close()
@@ -224,6 +231,11 @@ class WithDurableWork:
     def outbox(self) -> Outbox:
         """Messages that leave with the transaction that made them."""
         return self._durable.outbox
+
+    @property
+    def events(self) -> Events:
+        """Events of writes and of your own, and whoever takes them."""
+        return self._durable.events
 
     @property
     def inbox(self) -> Inbox:

@@ -251,7 +251,9 @@ class DurableRoutes(Feature):
 
     def problems(self, draft: ServerDraft) -> Iterable[str]:
         durable = draft.declaration.durable
-        return [*durable.problems(), *durable.audit.problems(draft.routes.runtime)]
+        runtime = draft.routes.runtime
+        captures = durable.events.capture_problems(runtime.stores, runtime.adapter)
+        return [*durable.problems(), *captures, *durable.audit.problems(runtime)]
 
     def prepare(self, draft: ServerDraft) -> None:
         draft.declaration.durable.audit_routes.prepare(draft.routes)

@@ -104,6 +104,9 @@ class FollowUp:
         """
         return ()
 
+    def note_written(self) -> None:
+        """A write that was a transaction of its own is committed, with its statements."""
+
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Run the statements in a transaction that is open."""
         statements = self.follow(changes, caller())
@@ -131,6 +134,7 @@ class WriteSeam:
         self._follow_ups: tuple[FollowUp, ...] = ()
         self._adds_statements = True  # and all listeners do nothing else
         self._needs_exact_types = False
+        self._told_after: Sequence[Callable[[], None]] = ()  # once a write that is a transaction is committed
         self._forecast = RowForecast(store.meta.fields)
         self._is_foreseen = True  # new rows were stored as they were sent so far; of PostgreSQL
 
@@ -141,6 +145,11 @@ class WriteSeam:
         self._follow_ups = tuple(one for one in self.listeners if isinstance(one, FollowUp))
         self._adds_statements = len(self._follow_ups) == len(self.listeners)
         self._needs_exact_types = any(one.needs_exact_types for one in self._follow_ups)
+        self._told_after = tuple(
+            one.note_written
+            for one in self._follow_ups
+            if type(one).note_written is not FollowUp.note_written
+        )
 
     # -- writes of one row; they give it back, None where the statement touched nothing
 
@@ -156,7 +165,7 @@ class WriteSeam:
         if self._writes_at_once(tx):
             if self._in_batch:
                 one = _OneBatch(store, ChangeKind.CREATE, record_id, self._follow_ups, guard)
-                return await one.run(insert)
+                return self._tell_committed(await one.run(insert))
             is_tried = self._can_foresee(values, exactly=guard is not None)
             if is_tried:
                 after = self._forecast.row(values)
@@ -164,7 +173,7 @@ class WriteSeam:
                 sql = self._as_one_statement(change, insert, guard)
                 rows = await self._write_as_foreseen(sql)
                 if rows is not None:
-                    return self._first(rows)
+                    return self._tell_committed(self._first(rows))
         async with self.transaction(tx, late=True) as own_tx:
             row = self._first(await own_tx.write(insert))
             if row is not None:
@@ -191,7 +200,8 @@ class WriteSeam:
             if self._in_batch:
                 statement = write.update(store.sql, record_id, changes, scope, references)
                 one = _OneBatch(store, ChangeKind.UPDATE, record_id, self._follow_ups)
-                return await one.run(statement, select.one(store.sql, record_id, scope), changes)
+                before_row = select.one(store.sql, record_id, scope)
+                return self._tell_committed(await one.run(statement, before_row, changes))
             version, before = await self._row_to_change(record_id, scope, changes)
             if before is not None:
                 statement = write.update(store.sql, record_id, changes, scope, references, version)
@@ -200,7 +210,7 @@ class WriteSeam:
                 sql = self._as_one_statement(change, statement)
                 rows = await self._write_as_foreseen(sql)
                 if rows:
-                    return self._first(rows)
+                    return self._tell_committed(self._first(rows))
         async with self.transaction(tx) as own_tx:
             if held is None and self.needs_rows:
                 held = await store.lock_unchanged(record_id, tx=own_tx, scope=scope, changes=changes)
@@ -228,14 +238,15 @@ class WriteSeam:
             statement = write.delete(store.sql, record_id, marks, scope, told=True)
             first = select.one(store.sql, record_id, scope) if marks else None
             one = _OneBatch(store, ChangeKind.DELETE, record_id, self._follow_ups)
-            return await one.run(statement, first) is not None
+            return self._tell_committed(await one.run(statement, first)) is not None
         version, before = await self._row_to_change(record_id, scope, marks)
         if before is None:
             return False
         statement = write.delete(store.sql, record_id, marks, scope, version, told=True)
         after = self._forecast.changed_row(before, marks) if marks else None
         change = (ChangeKind.DELETE, record_id, before, after)
-        return bool(await self._write_as_foreseen(self._as_one_statement(change, statement)))
+        rows = await self._write_as_foreseen(self._as_one_statement(change, statement))
+        return bool(rows) and self._tell_committed(rows[0] if rows else None) is not None
 
     async def _row_to_change(
         self, record_id: str, scope: Scope, changes: Mapping[str, Any]
@@ -296,6 +307,13 @@ class WriteSeam:
             if type(error) is DatabaseError:  # as one that divides by zero
                 return None
             raise
+
+    def _tell_committed(self, row: Row | None) -> Row | None:
+        """The row of a write that is committed; those who asked for it are told."""
+        if self._told_after and row is not None:
+            for call in self._told_after:
+                call()
+        return row
 
     def _first(self, rows: Sequence[Row]) -> Row | None:
         if not rows:

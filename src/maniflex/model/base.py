@@ -111,6 +111,7 @@ class Model(_Base, metaclass=ModelType):
             subject: str | None = ...,
             on_erase: OnErase | None = ...,
             keep_reason: str | None = ...,
+            events: Any = ...,
             indices: Sequence[Index | Sequence[str]] | None = ...,
             export: bool | None = ...,
             max_export_rows: int | None = ...,

@@ -112,6 +112,7 @@ class ModelOptions:
     subject: str | None = None
     on_erase: OnErase | None = None
     keep_reason: str | None = None
+    events: Any = None  # True, or an Emit: its writes make events
     indices: Sequence[Index | Sequence[str]] | None = None
     export: bool | None = None
     max_export_rows: int | None = None

@@ -25,7 +25,7 @@ from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Labels
-from maniflex.background.outbox.delivery import Policy, Relay
+from maniflex.background.outbox.delivery import Policy, Relay, RelayNotes
 from maniflex.background.outbox.dispatcher import Dispatcher, Drainer, MessagePruner, OutboxWorker
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers
 from maniflex.background.outbox.message import Draft, Message
@@ -363,7 +363,9 @@ class Outbox(DeclaredPart):
             lease=config.work_lease,
             grace=config.shutdown_timeout,
         )
-        relay = Relay(self._handlers, policy, environment.clock, environment.logger, environment.metrics)
+        clock, logger, metrics = environment.clock, environment.logger, environment.metrics
+        notes = RelayNotes(clock, logger, metrics)
+        relay = Relay(self._handlers, policy, clock, logger, metrics, notes)
         return Dispatcher(self.store, relay, stopping, everywhere=everywhere)
 
     # -- numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -110,6 +110,34 @@ def change(
 # The handlers, rules and clock that the dispatcher of a relay and its couriers share.
 
 
+class RelayNotes:
+    """Counts and logs what a relay does, as the relays of the outbox do."""
+
+    def __init__(self, clock: Clock, logger: logging.Logger, metrics: Metrics) -> None:
+        self.clock = clock
+        self.logger = logger
+        self.metrics = metrics
+
+    def note_delivered(self, kind: str, count: int) -> None:
+        """Messages of one kind were delivered."""
+        self.metrics.add("outbox_delivered_total", count, kind=kind)
+        self.metrics.minutes.of(self.clock.now(), "message", kind).succeeded += count
+
+    def note_failed(self, message: ClaimedMessage, row_change: MessageChange) -> None:
+        """An attempt failed, and there will be another."""
+        self.metrics.add("outbox_failed_total", kind=message.kind)
+        self.metrics.minutes.of(self.clock.now(), "message", message.kind).retried += 1
+        about = (message.kind, message.id, message.attempts, row_change.last_error)
+        self.logger.warning("outbox: %s %s failed, attempt %d: %s", *about)
+
+    def note_dead(self, message: ClaimedMessage, row_change: MessageChange) -> None:
+        """A message was given up."""
+        self.metrics.add("outbox_dead_total", kind=message.kind)
+        self.metrics.minutes.of(self.clock.now(), "message", message.kind).failed += 1
+        about = (message.kind, message.id, message.attempts, row_change.last_error)
+        self.logger.error("outbox: gave up on %s %s after %d attempts: %s", *about)
+
+
 @dataclass(frozen=True, slots=True)
 class Relay:
     """How one relay delivers: to whom, by which rules and by which clock."""
@@ -119,6 +147,9 @@ class Relay:
     clock: Clock
     logger: logging.Logger
     metrics: Metrics
+    notes: RelayNotes
+    # Awaited with the messages of a batch before the first of them is delivered.
+    prepare: Callable[[Sequence[ClaimedMessage]], Awaitable[None]] | None = None
 
 
 ORPHANED = "every relay that took it died before it was done"

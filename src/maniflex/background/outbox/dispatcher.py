@@ -250,8 +250,7 @@ class Dispatcher:
         self.delivered += len(delivered_ids)
         kinds = Counter(message.kind for message in settlement.messages if message.id in delivered_ids)
         for kind, count in kinds.items():
-            self._metrics.add("outbox_delivered_total", count, kind=kind)
-            self._metrics.minutes.of(self._clock.now(), "message", kind).succeeded += count
+            self._relay.notes.note_delivered(kind, count)
 
     async def _renew(self, adapter: Adapter, held: Sequence[Held]) -> set[str]:
         until = self._clock.now() + self._policy.lease
@@ -268,6 +267,8 @@ class Dispatcher:
         ledger = Ledger(batch)
         self._ledgers.append(ledger)
         try:
+            if self._relay.prepare is not None:
+                await self._relay.prepare(batch.messages)
             await self._run(BatchDelivery(sequences_of(batch.messages, self._policy.concurrency), ledger))
         except BaseException:
             self._close(ledger)
@@ -336,16 +337,10 @@ class Dispatcher:
 
     def report(self, message: ClaimedMessage, row_change: MessageChange) -> None:
         """Count and log a message that was not delivered."""
-        about = (message.kind, message.id, message.attempts, row_change.last_error)
-        counts = self._metrics.minutes.of(self._clock.now(), "message", message.kind)
         if row_change.status is MessageStatus.DEAD:
-            self._metrics.add("outbox_dead_total", kind=message.kind)
-            counts.failed += 1
-            self._logger.error("outbox: gave up on %s %s after %d attempts: %s", *about)
+            self._relay.notes.note_dead(message, row_change)
         else:
-            self._metrics.add("outbox_failed_total", kind=message.kind)
-            counts.retried += 1
-            self._logger.warning("outbox: %s %s failed, attempt %d: %s", *about)
+            self._relay.notes.note_failed(message, row_change)
 
 
 async def _all(couriers: Iterable[Courier]) -> None:

@@ -19,11 +19,10 @@ from maniflex._threads import DaemonThreads, on_thread
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.loop import WorkTracing
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.model import ClaimedMessage
+from maniflex.background.outbox.model import ClaimedMessage, Letter
 from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.engine import BindCaller
 from maniflex.events.port import pause_of
-from maniflex.sql.statement import Sql
 
 EVERY_KIND = "*"
 FRAMEWORK = "maniflex."  # what kinds of the framework begin with; a `*` handler takes none of them
@@ -56,7 +55,7 @@ class MessageHandler:
     backoff: Callable[[int], timedelta] | None = None  # the pause behind the n-th failed attempt
     forgets_payload: bool = False  # a delivered message keeps no payload
     # What is written with the death of a message, for its reason; the message counts as delivered then.
-    letter: Callable[[ClaimedMessage, str], Sql | None] | None = None
+    letter: Callable[[ClaimedMessage, str], Letter | None] | None = None
 
     @classmethod
     def of(
@@ -151,13 +150,13 @@ class MessageHandlers:
         else:
             duration = as_duration(timeout, "timeout")
             pause = None if backoff is None else pause_of(backoff)
-            self.put(
+            self.set_handler(
                 MessageHandler.of(
                     kind, fn, payload, duration, scoped, max_attempts=max_attempts, backoff=pause
                 )
             )
 
-    def put(self, handler: MessageHandler) -> None:
+    def set_handler(self, handler: MessageHandler) -> None:
         """Take the handler of a kind, in place of the one before."""
         self._by_kind[handler.kind] = handler
 

@@ -5,7 +5,7 @@ Their statements are in `background/sql`; a model here is how REST, filters, Ope
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -135,6 +135,9 @@ class Batch:
         return [Held(message.id, self.lease) for message in self.messages]
 
 
+Letter = Callable[[datetime], Sql]  # of the moment at which the death of its message is written
+
+
 class MessageChange(NamedTuple):
     """The change of the row of a message that was not delivered."""
 
@@ -145,7 +148,7 @@ class MessageChange(NamedTuple):
     last_error: str | None = None
     raw: str | None = None  # of a payload that is not JSON
     key: str | None = None
-    letter: Sql | None = None  # what is written with its death; it counts as delivered then
+    letter: Letter | None = None  # what is written with its death; it counts as delivered then
 
     @property
     def stored_status(self) -> MessageStatus:

@@ -204,7 +204,7 @@ class OutboxStore:
             columns = self._rows(_CHANGED, rows)
             settle = self._partitions.statement("settle", [c.id for c in settlement.changes])
             statements.append(settle.bind(keys=keys, lease=lease, now=moment, **columns))
-        statements += [c.letter for c in settlement.changes if c.letter is not None]
+        statements += [c.letter(now) for c in settlement.changes if c.letter is not None]
         waiting = [c.id for c in settlement.changes if c.key is not None and c.retry_at is not None]
         if waiting:
             park = self._partitions.statement("park", waiting)

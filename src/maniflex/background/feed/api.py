@@ -1,0 +1,675 @@
+"""`server.events`: events that leave with the transaction that made them, and whoever takes them.
+
+`publish` stores an event in the open transaction; writes of models that emit store theirs. The router gives
+them positions after the commit and makes the deliveries of the groups, which `subscribe` declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from maniflex._callables import explain_arguments
+from maniflex._caller import Source, caller
+from maniflex._json import decode
+from maniflex._names import did_you_mean
+from maniflex._service import Service
+from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
+from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.feed.capture import (
+    EventRows,
+    EventWriter,
+    ModelEvents,
+    emit_problems,
+    read_emit,
+    read_kinds,
+)
+from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
+from maniflex.background.feed.model import HANDLER, EventGroup, EventPosition, LoggedEvent
+from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
+from maniflex.background.feed.store import FeedStore, GroupState
+from maniflex.background.metrics import Labels
+from maniflex.background.outbox.api import Outbox
+from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
+from maniflex.background.parameters import PACKAGE
+from maniflex.background.payload_types import PayloadType
+from maniflex.db.current import current_tx
+from maniflex.db.port import Tx
+from maniflex.db.store import Store
+from maniflex.db.write_seam import after_commit_once
+from maniflex.errors import (
+    CursorGone,
+    DatabaseError,
+    DeclarationError,
+    NotFound,
+    TransactionError,
+    ValidationFailed,
+)
+from maniflex.events.emit import Emit
+from maniflex.events.event import CONTROL, DEFAULT_SOURCE, Event, encode_data, header_problems
+from maniflex.events.patterns import matcher, read_patterns, type_problem
+from maniflex.events.port import Pause, option_problems, pause_of
+from maniflex.model.base import Model
+from maniflex.model.registry import Registry
+from maniflex.sql.statement import Dialect, Sql, schema_statements
+
+F = TypeVar("F", bound=Callable[..., Any])
+AUDIENCES = ("tenant", "actor", "everyone", "nobody")
+_UNSAID: Any = object()
+MOST_READ = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """A type of event that the application declares."""
+
+    type: str
+    payload: PayloadType | None
+    title: str
+    description: str
+    audience: Any
+    example: Any
+
+
+class Events(DeclaredPart):
+    """Declares who emits and who subscribes, publishes events, and reads the feed."""
+
+    too_late = "the server is sealed; events are declared before it starts"
+    too_early = "events are used once the server is started"
+    not_used = (
+        "the feed of events is not in use: let a model emit (events=True), subscribe, or call"
+        " server.events.enable() before the start"
+    )
+    store: FeedStore  # from the moment the server is sealed
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self.admin_role, self.routes = "admin", True
+        self._own_source: str | None = None
+        self._groups: dict[str, Group] = {}
+        self._types: dict[str, EventType] = {}
+        self._emitters: list[tuple[Any, Emit]] = []  # a model class or name, and how it emits
+        self._entries: list[tuple[type[Model], Emit]] = []  # of service.emit
+        self._by_class: dict[type[Model], list[tuple[Emit, bool]]] = {}
+        self._problems: list[str] = []
+        self._relays: dict[str, GroupRelay] = {}
+        self._workers: dict[str, GroupWorker] = {}
+        self._router: EventRouter | None = None
+        self._reader: FeedReader | None = None
+        self._paused: frozenset[str] = frozenset()
+        self._has_begun = False
+        self._model_problems: list[str] = []
+
+    # -- declaring
+
+    @explain_arguments("server.events.enable")
+    def enable(self, *, source: str | None = None, admin_role: str = "admin", routes: bool = True) -> None:
+        """Use the feed even where nothing else asks for it, and say who sees it over REST."""
+        self.require_open()
+        self._own_source, self.admin_role, self.routes = source, admin_role, routes
+        self._enabled = True
+
+    @explain_arguments("server.events.emit")
+    def emit(
+        self,
+        *models: type[Model] | str,
+        operations: Any = None,
+        type: str | Callable[[str, dict[str, Any]], str] | None = None,
+        subject: str | Callable[[str, dict[str, Any]], str] | None = None,
+        tenant: str | None = None,
+        schema_version: int = 0,
+        data: Any = "record",
+        fields: Sequence[str] | None = None,
+        scope: Sequence[str] = (),
+    ) -> None:
+        """Make an event of every write of these models, whoever makes it."""
+        self.require_open()
+        options = Emit(
+            operations=operations,
+            type=type,
+            subject=subject,
+            tenant=tenant,
+            schema_version=schema_version,
+            data=data,
+            fields=fields,
+            scope=tuple(scope),
+        )
+        if not models:
+            self._problems.append("events.emit: it names no model")
+        self._emitters += [(model, options) for model in models]
+
+    @explain_arguments("server.events.declare")
+    def declare(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        title: str = "",
+        description: str = "",
+        audience: Any = "tenant",
+        example: Any = None,
+    ) -> None:
+        """Declare a type of your own: its data are checked where it is published; clients may hear of it."""
+        self.require_open()
+        where = f"events.declare({type!r})"
+        if (problem := type_problem(type)) is not None:
+            self._problems.append(f"{where}: it {problem}")
+        elif type in self._types:
+            self._problems.append(f"{where}: it is declared twice")
+        elif not (audience in AUDIENCES or callable(audience)):
+            self._problems.append(
+                f"{where}: audience={audience!r} is none of {', '.join(AUDIENCES)} and no function"
+            )
+        else:
+            payload_type = None if payload is None else PayloadType(payload)
+            self._types[type] = EventType(type, payload_type, title, description, audience, example)
+
+    @explain_arguments("server.events.subscribe")
+    def subscribe(
+        self,
+        *patterns: str,
+        group: str | None = None,
+        concurrency: int = 1,
+        max_retry: int = 3,
+        backoff: Pause | None = None,
+        timeout: timedelta | float = TIMEOUT,
+        dead_letter: str | None = None,
+        payload: Any = None,
+        once: bool = False,
+        start: str = "now",
+        ordered: bool = True,
+        scoped: bool = False,
+    ) -> Callable[[F], F]:
+        """Hand events of these patterns to the function below, durably, as the group of its name.
+
+        Every group gets every matching event at least once; replicas of a group share them. Events of one key
+        come one after another. With `once`, the function runs in a transaction that also remembers the event,
+        so what it writes to this database happens once.
+        """
+
+        def decorate(fn: F) -> F:
+            self.require_open()
+            name = group if group is not None else getattr(fn, "__name__", "")
+            texts, problems = read_patterns(patterns)
+            if not patterns:
+                problems.append("it names no pattern, such as 'order.*'")
+            problems += option_problems(name, concurrency, max_retry, backoff, dead_letter, start)
+            problems += duration_problems(timeout=timeout)
+            problems += switch_problems(once=once, ordered=ordered, scoped=scoped)
+            if name in self._groups:
+                problems.append("another function subscribes as this group")
+            self._problems += [f"events.subscribe, group {name!r}: {problem}" for problem in problems]
+            if not problems:
+                handler = MessageHandler.of(name, fn, timeout=as_duration(timeout, "timeout"), scoped=scoped)
+                self._groups[name] = Group(
+                    name,
+                    tuple(texts),
+                    handler,
+                    concurrency,
+                    max_retry + 1,
+                    pause_of(backoff),
+                    dead_letter,
+                    None if payload is None else PayloadType(payload),
+                    once,
+                    start,
+                    ordered,
+                )
+            return fn
+
+        return decorate
+
+    def note_models(self, registry: Registry) -> None:
+        """Find the models that say `events=` of themselves, and those that `emit` names."""
+        self._by_class = {}
+        by_name = {cls.__name__: cls for cls, _ in registry.options()}
+        self._model_problems = []
+        for cls, options in registry.options():
+            if options.events:
+                try:
+                    self._by_class.setdefault(cls, []).append((read_emit(options.events), False))
+                except DeclarationError as problem:
+                    self._model_problems.append(f"{cls.__name__}: {problem}")
+        for model, emit in self._emitters:
+            name = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
+            found_cls = by_name.get(name)
+            if found_cls is None or not (isinstance(model, str) or model is found_cls):
+                hint = did_you_mean(name, by_name)
+                self._model_problems.append(f"events.emit: no model named {name!r} is registered{hint}")
+            else:
+                self._by_class.setdefault(found_cls, []).append((emit, False))
+
+    @property
+    def is_used(self) -> bool:
+        return self._enabled or bool(self._groups or self._by_class or self._types)
+
+    @property
+    def uses_outbox(self) -> bool:
+        """Whether deliveries to groups need the tables of the outbox."""
+        return self.is_used
+
+    def models(self) -> Sequence[type[Model]]:
+        return (LoggedEvent, EventPosition, EventGroup) if self.is_used else ()
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        return schema_statements(PACKAGE, "feed", dialect) if self.is_used else ()
+
+    def problems(self) -> list[str]:
+        options = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
+        return [*self._problems, *self._model_problems, *(f"events.enable: {one}" for one in options)]
+
+    def capture_problems(self, stores: Mapping[type[Model], Store], adapter: Any) -> list[str]:
+        """The mistakes of models that emit, once they can be read."""
+        problems = []
+        for cls, emits in self._by_class.items():
+            store = stores.get(cls)
+            if store is None:
+                continue
+            for options, _ in emits:
+                problems += [f"{cls.__name__}: events: {one}" for one in emit_problems(store.meta, options)]
+            if store.adapter is not adapter:
+                problems.append(
+                    f"{cls.__name__}: events: it is in another database than the feed, so its rows and"
+                    " their events share no transaction"
+                )
+            kinds = [kind for options, _ in emits for kind in read_kinds(options.operations)[0]]
+            if len(kinds) != len(set(kinds)):
+                problems.append(f"{cls.__name__}: events: two declarations emit for one operation")
+        return problems
+
+    # -- being wired
+
+    def attach(self, environment: Environment) -> None:
+        super().attach(environment)
+        self._relays, self._workers, self._router, self._reader = {}, {}, None, None
+        self._paused, self._has_begun = frozenset(), False
+        if not self.is_used:
+            return
+        config = environment.config
+        self.store = FeedStore(environment.adapter)
+        self.source = self._own_source or config.event_source or _source_of(config.service_name)
+        feed = EventWriter(
+            self.store,
+            self.source,
+            config.event_max_size,
+            config.path_prefix,
+            environment.clock.now,
+            self._wake,
+            lambda: self._router is not None and self._router.started is not None,
+        )
+        for cls, emits in self._by_class.items():
+            store = environment.stores[cls]
+            for options, requests_only in emits:
+                events = ModelEvents(store.meta, options, read_kinds(options.operations)[0])
+                sources = frozenset({Source.REQUEST}) if requests_only else None
+                store.seam.listen(EventRows(events, feed, sources))
+        for group in self._groups.values():
+            self._relays[group.name] = GroupRelay(
+                group, self.store, self._outbox.store, environment, self.source
+            )
+        environment.metrics.gauge("events_unrouted", self._count_unrouted)
+        environment.metrics.gauge("events_lag_seconds", self._measure_lag)
+        environment.metrics.gauge("events_unhandled", self._count_unhandled)
+
+    def services(self) -> Sequence[Service]:
+        if not self.is_used:
+            return ()
+        environment = self.require_sealed()
+        config, clock, logger = environment.config, environment.clock, environment.logger
+        self._router = EventRouter(
+            self.store, self._begin, clock, config.event_poll_interval, logger, environment.metrics
+        )
+        self._router.on_routed = self._wake_takers
+        self._workers = {
+            name: relay.worker(lambda name=name: name in self._paused)  # type: ignore[misc]
+            for name, relay in self._relays.items()
+        }
+        services: list[Service] = [self._router, *self._workers.values()]
+        if config.event_retention:
+            services.append(EventPruner(self.store, config.event_retention, clock, logger))
+        return services
+
+    async def prepare(self) -> None:
+        """Begin new groups at this start, so that they miss nothing of what is published after it."""
+        if self.is_used:
+            with suppress(
+                DatabaseError
+            ):  # migrations that are to come make the tables; the router tries again
+                await self._begin()
+
+    async def _begin(self) -> None:
+        """Make the row of positions, and say which groups this process serves, once."""
+        if self._has_begun:
+            return
+        environment = self.require_sealed()
+        now = environment.clock.now()
+        await self.store.begin(now)
+        known_names = {group.name for group in await self.store.groups()}
+        if not self._groups.keys() <= known_names:  # a new group begins behind all that was committed before
+            await self._route_all()
+        for group in self._groups.values():
+            await self.store.serve_group(
+                group.name,
+                HANDLER,
+                group.patterns,
+                ordered=group.ordered,
+                from_now=group.start == "now",
+                now=now,
+            )
+        await self._learn_pauses()
+        self._has_begun = True
+
+    async def _route_all(self) -> None:
+        while await self.store.is_behind():
+            await self.store.route(self.require_sealed().clock.now())
+
+    async def _learn_pauses(self) -> None:
+        self._paused = frozenset(group.name for group in await self.store.groups() if group.paused)
+
+    def _wake(self) -> None:
+        """An event is committed."""
+        if self._router is not None:
+            self._router.wake()
+
+    def _wake_takers(self) -> None:
+        """There may be deliveries, and events with new positions."""
+        for worker in self._workers.values():
+            worker.wake()
+        if self._reader is not None:
+            self._reader.wake()
+
+    # -- publishing
+
+    async def publish(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        subject: str | None = None,
+        key: str | None = None,
+        tenant_id: str | None = _UNSAID,
+        actor_id: str | None = _UNSAID,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,
+        tx: Tx | None = None,
+        outside_transaction: bool = False,
+    ) -> Event:
+        """Store an event in the open transaction, or the one handed over; it leaves when that commits.
+
+        An `id` that was published before makes no second event: the first is given back.
+        """
+        self.require_sealed()
+        who = caller()
+        values: dict[str, Any] = {} if id is None else {"id": id}
+        event = Event(
+            type,
+            self._checked_data(type, data),
+            source=self.source,
+            subject=subject,
+            key=key,
+            tenant_id=who.tenant_id if tenant_id is _UNSAID else tenant_id,
+            actor_id=who.actor_id if actor_id is _UNSAID else actor_id,
+            traceparent=who.traceparent,
+            headers=dict(headers or {}),
+            **values,
+        )
+        [logged_event] = await self.publish_many([event], tx=tx, outside_transaction=outside_transaction)
+        return logged_event
+
+    async def publish_many(
+        self, events: Sequence[Event], *, tx: Tx | None = None, outside_transaction: bool = False
+    ) -> list[Event]:
+        """Store several events of this application, in this order."""
+        environment = self.require_sealed()
+        own_events = [self._own(event) for event in events]
+        producer_tx = self._producer_tx(tx, outside_transaction)
+        if not own_events:
+            return []
+        run = producer_tx or environment.adapter
+        rows = await run.write(self.store.append_many([draft_of(e, self.source) for e in own_events]))
+        added_ids = {id for (id,) in rows}
+        logged_events = [
+            event if event.id in added_ids else await self.store.find(run, self.source, event.id) or event
+            for event in own_events
+        ]
+        for event in own_events:
+            environment.metrics.add("events_published_total", type=self._metric_type(event.type))
+        if producer_tx is None:
+            self._wake()
+        else:
+            after_commit_once(producer_tx, self._wake)
+        return logged_events
+
+    def _own(self, event: Event) -> Event:
+        """The event as one of this application; too large ones are refused."""
+        environment = self.require_sealed()
+        config = environment.config
+        problems = header_problems(event.headers) if event.headers else []
+        if problems:
+            details = [{"field": name, "message": f"{name} {message}"} for name, message in problems]
+            raise ValidationFailed("the headers of the event are not valid", details)
+        text = "" if event.data is None else encode_data(_without_secrets(event.data, environment.stores))
+        if len(text) > config.event_max_size:
+            message = (
+                f"data are larger than event_max_size allows: {len(text)} bytes of {config.event_max_size}"
+            )
+            raise ValidationFailed(f"the event {message}", [{"field": "data", "message": message}])
+        return replace(event, source=self.source, data=decode(text) if text else None)
+
+    def _checked_data(self, type: str, data: Any) -> Any:
+        event_type = self._types.get(type)
+        plain = _without_secrets(data, self.require_sealed().stores)
+        if event_type is None or event_type.payload is None:
+            return plain
+        try:
+            event_type.payload.read(encode_data(plain))
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_input=False, include_context=False)
+            details = [
+                {"field": ".".join(map(str, ("data", *e["loc"]))), "message": e["msg"]} for e in errors
+            ]
+            raise ValidationFailed(f"the data of {type} are not what it declares", details) from None
+        return plain
+
+    def _producer_tx(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:
+        producer_tx = tx or current_tx(self.require_sealed().adapter)
+        if producer_tx is None and not outside_transaction:
+            raise TransactionError(
+                "TX_REQUIRED",
+                "an event is published inside the transaction of what it tells about:"
+                " `async with server.transaction():`; outside_transaction=True says that there is none",
+            )
+        return producer_tx
+
+    def _metric_type(self, type: str) -> str:
+        return type if type in self._types else "other"
+
+    # -- reading
+
+    async def position(self) -> str:
+        """The cursor of the last event that has a position."""
+        self.require_sealed()
+        position = await self._position()
+        return f"{position.epoch}:{position.last}"
+
+    async def _position(self) -> Any:
+        position = await self.store.position()
+        if not position.epoch:
+            await self.store.begin(self.require_sealed().clock.now())
+            position = await self.store.position()
+        return position
+
+    async def read(
+        self, after: str | None = None, patterns: Sequence[str] = ("*",), limit: int = 100
+    ) -> list[Event]:
+        """Events behind a cursor, or all that are kept, in order; `CursorGone` where that cannot be."""
+        self.require_sealed()
+        texts, problems = read_patterns(patterns)
+        if problems:
+            raise ValidationFailed(
+                "; ".join(problems), [{"field": "patterns", "message": one} for one in problems]
+            )
+        at = 0 if after is None else await self.position_of(after)
+        events: list[Event] = []
+        wants = matcher(texts)
+        while len(events) < limit:
+            batch = await self.store.read(at, MOST_READ)
+            events += [one.event for one in batch if wants(one.event.type)]
+            if len(batch) < MOST_READ:
+                break
+            at = batch[-1].event.position or at
+        return [event for event in events if not event.type.startswith(CONTROL)][:limit]
+
+    async def position_of(self, cursor: str) -> int:
+        """The position that a cursor stands for; `CursorGone` where the feed cannot go on from it."""
+        position = await self._position()
+        epoch, _, digits = cursor.partition(":")
+        if epoch != position.epoch or not digits.isdecimal() or len(digits) > 20:
+            raise CursorGone()
+        place = int(digits)
+        if place > position.last or place < position.oldest - 1:
+            raise CursorGone()
+        return place
+
+    def listen(self, *patterns: str) -> EventListener:
+        """An async iterator over the events of this moment on, for code of this process."""
+        self.require_sealed()
+        texts, problems = read_patterns(patterns or ("*",))
+        if problems:
+            raise DeclarationError(*(f"events.listen: {problem}" for problem in problems))
+        return EventListener(texts, self._follow)
+
+    async def _follow(self) -> FeedReader:
+        if self._reader is None:
+            environment = self.require_sealed()
+            self._reader = FeedReader(
+                self.store, environment.clock, environment.config.event_poll_interval, environment.logger
+            )
+            await self._reader.start()
+        return self._reader
+
+    async def close(self) -> None:
+        """Stop following the feed."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.stop()
+
+    # -- operating
+
+    async def group_state(self, name: str) -> GroupState:
+        """A group as it is stored; `NotFound` where there is none."""
+        for group in await self.store.groups():
+            if group.name == name:
+                return group
+        raise NotFound(f"there is no group {name}")
+
+    async def pause(self, name: str) -> bool:
+        """Hand nothing to the functions of a group until it is resumed."""
+        return await self._set_paused(name, True)
+
+    async def resume(self, name: str) -> bool:
+        """Hand events to the functions of a group again."""
+        return await self._set_paused(name, False)
+
+    async def _set_paused(self, name: str, paused: bool) -> bool:
+        environment = self.require_sealed()
+        is_there = await self.store.pause(name, paused, environment.clock.now())
+        await self._learn_pauses()
+        self._wake_takers()
+        return is_there
+
+    async def forget(self, name: str) -> bool:
+        """End a group and its deliveries."""
+        self.require_sealed()
+        return await self.store.forget(name)
+
+    async def replay(
+        self,
+        group: str,
+        after: str | None = None,
+        since: datetime | None = None,
+        until: str | None = None,
+    ) -> int:
+        """Hand events that are kept to a group again, with the ids they had; how many."""
+        environment = self.require_sealed()
+        state = await self.group_state(group)
+        if after is not None and since is None:
+            start = await self.position_of(after)
+        elif since is not None and after is None:
+            start = await self.store.first_since(since)
+        else:
+            message = "say either after=, a cursor, or since=, a moment"
+            raise ValidationFailed(message, [{"field": "after", "message": message}])
+        end = (await self._position()).last if until is None else await self.position_of(until)
+        return await self.store.replay(state, start, end, since, environment.clock.now())
+
+    async def erase(self, subject: str, *, tx: Tx | None = None) -> int:
+        """Take the data out of all events about a subject; how many."""
+        environment = self.require_sealed()
+        run = tx or current_tx(environment.adapter) or environment.adapter
+        return await self.store.erase(run, subject, environment.clock.now())
+
+    async def renew(self) -> str:
+        """Begin a new epoch, as after a restored backup: cursors of before are continued by nobody."""
+        return await self.store.renew(self.require_sealed().clock.now())
+
+    async def drain(self) -> int:
+        """Route and deliver all that is due; how many deliveries were handled."""
+        self.require_sealed()
+        await self._begin()
+        total = 0
+        while True:
+            await self._route_all()
+            count = 0
+            for name, relay in self._relays.items():
+                if name not in self._paused:
+                    count += await relay.drainer().drain()
+            total += count
+            if not count:
+                self._wake_takers()
+                return total
+
+    # -- numbers
+
+    async def _count_unrouted(self) -> list[tuple[Labels, float]]:
+        return [((), float(await self.store.unrouted_count()))]
+
+    async def _measure_lag(self) -> list[tuple[Labels, float]]:
+        now = self.require_sealed().clock.now()
+        return [
+            ((("group", group),), (now - since).total_seconds())
+            for group, _, since in await self.store.group_depth()
+        ]
+
+    async def _count_unhandled(self) -> list[tuple[Labels, float]]:
+        return [
+            ((("group", group),), float(waiting))
+            for group, waiting, _ in await self.store.group_depth()
+            if group not in self._groups
+        ]
+
+
+def _source_of(service_name: str) -> str:
+    return f"/{service_name}" if service_name else DEFAULT_SOURCE
+
+
+def _without_secrets(data: Any, stores: Mapping[type[Model], Store]) -> Any:
+    """Data in which every record has the fields that may leave, by the names of the API."""
+    if isinstance(data, Model):
+        store = stores.get(type(data))
+        if store is None:
+            return data
+        visible_fields = [
+            field for field in store.meta.fields if not field.secret and field.name in data.__dict__
+        ]
+        return {field.api: _without_secrets(getattr(data, field.name), stores) for field in visible_fields}
+    if isinstance(data, Mapping):
+        return {key: _without_secrets(value, stores) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_secrets(value, stores) for value in data]
+    return data

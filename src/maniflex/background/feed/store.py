@@ -1,0 +1,395 @@
+"""The statements of the feed: append, route, hand on, read, prune, in any dialect.
+
+Routing is one transaction under the lock of `event_position`: the events that were committed without a
+position get the next ones, and the messages of the groups that want them are made.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maniflex._ids import new_id, new_ids
+from maniflex._json import decode
+from maniflex.background.feed.model import HANDLER
+from maniflex.background.outbox.store import CHANNEL as OUTBOX_CHANNEL
+from maniflex.background.parameters import PACKAGE, instant, parameters_of
+from maniflex.background.partitions.layout import mend_refusal
+from maniflex.db.current import Primary
+from maniflex.db.port import Adapter, Executor, Row, Tx, Wake
+from maniflex.errors import ConstraintViolation
+from maniflex.events.event import CONTROL, Event
+from maniflex.events.patterns import matcher
+from maniflex.sql.statement import Sql, by_dialect, load
+
+CHANNEL = "maniflex_feed"
+OF_GROUP = "maniflex.event."  # begins the kinds of deliveries to groups
+ROUTE_AT_ONCE = 1000
+_DELIVERED = ("ids", "events", "kinds", "keys")
+_SAME_NAMES = (  # columns that are called like the attributes of an event
+    *("position", "type", "source", "subject", "key", "model", "operation", "record_id", "actor_id"),
+    *("tenant_id", "traceparent", "schema_version", "dataref"),
+)
+_NAMES = (*_SAME_NAMES, "id", "event_id", "time", "changed", "headers", "data", "erased", "scope")
+_COLUMNS = ", ".join(_NAMES)
+
+
+class DraftEvent(NamedTuple):
+    """An event about to be written, as texts."""
+
+    id: str
+    event_id: str
+    type: str
+    source: str
+    subject: str | None
+    time: datetime
+    key: str | None
+    model: str | None
+    operation: str | None
+    record_id: str | None
+    actor_id: str | None
+    tenant_id: str | None
+    traceparent: str | None
+    schema_version: int
+    changed: str | None
+    headers: str | None
+    dataref: str | None
+    data: str | None
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """An event of the feed with the id of its row, which names it wherever two strangers use one id."""
+
+    row_id: str
+    event: Event
+    scope: dict[str, str] | None
+
+
+class GroupState(NamedTuple):
+    """A group as its row has it."""
+
+    name: str
+    kind: str
+    patterns: tuple[str, ...]
+    is_ordered: bool
+    position: int
+    paused: bool
+
+
+class FeedPosition(NamedTuple):
+    """Where the feed stands, and the oldest event that is kept."""
+
+    epoch: str
+    last: int
+    oldest: int
+
+
+class Routed(NamedTuple):
+    """What one pass of the router did."""
+
+    events: int
+    deliveries: int
+    last: int
+
+
+class FeedStore:
+    """All statements about events on one database."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.primary = Primary(adapter)
+        self._sql = load(PACKAGE, "feed", adapter.dialect)
+        parameters = parameters_of(adapter.dialect)
+        self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
+        self._notify = by_dialect(adapter.dialect, sqlite=None, postgres=self._sql.get("notify"))
+        self._matchers: dict[tuple[str, ...], Callable[[str], bool]] = {}
+
+    # -- writing
+
+    def append(self, draft: DraftEvent) -> Sql:
+        """What adds one event; gives its id back, or nothing where it is there already."""
+        values = draft._asdict()
+        values["time"] = self._time(draft.time)
+        return self._sql["append"].bind_all(values)
+
+    def append_many(self, drafts: Sequence[DraftEvent]) -> Sql:
+        """What adds several, in this order."""
+        if len(drafts) == 1:
+            return self.append(drafts[0])
+        rows = [{**draft._asdict(), "time": draft.time.isoformat()} for draft in drafts]
+        if self._notify is None:
+            for row, draft in zip(rows, drafts, strict=True):
+                row["time"] = self._time(draft.time)
+        return self._sql["append_many"].bind(rows=msgspec.json.encode(rows).decode())
+
+    def append_letter(self, draft: DraftEvent, message_id: str, reason: str, now: datetime) -> Sql:
+        """What adds the letter of a delivery that is given up in the same transaction."""
+        values = draft._asdict()
+        values |= {"time": self._time(draft.time), "now": self._time(now)}
+        return self._sql["append_letter"].bind_all({**values, "message": message_id, "reason": reason})
+
+    def notify(self) -> Sql | None:
+        """What tells routers of other processes that there is an event; None where they find it out."""
+        return None if self._notify is None else self._notify.bind(channel=CHANNEL)
+
+    async def find(self, run: Executor, source: str, event_id: str) -> Event | None:
+        """The event that a source has published under this id."""
+        condition = f"source = {self._place(1)} AND event_id = {self._place(2)}"
+        text = f"SELECT {_COLUMNS} FROM event_log WHERE {condition}"
+        rows = await run.fetch(Sql(text, (source, event_id)))
+        return read_event(rows[0]).event if rows else None
+
+    # -- where it stands
+
+    async def begin(self, now: datetime) -> None:
+        """Make the row of positions, if there is none."""
+        await self.adapter.write(self._sql["begin"].bind(epoch=new_epoch(), now=self._time(now)))
+
+    async def position(self) -> FeedPosition:
+        """Where the feed stands now."""
+        rows = await self.primary.fetch(self._sql["read_position"].bind())
+        return FeedPosition(*rows[0]) if rows else FeedPosition("", 0, 1)
+
+    async def renew(self, now: datetime) -> str:
+        """Begin a new epoch: cursors of before cannot be continued."""
+        await self.begin(now)
+        [[epoch]] = await self.adapter.write(self._sql["renew"].bind(epoch=new_epoch(), now=self._time(now)))
+        return str(epoch)
+
+    async def unrouted_count(self) -> int:
+        [[count]] = await self.primary.fetch(self._sql["unrouted_count"].bind())
+        return int(count)
+
+    # -- routing
+
+    async def is_behind(self) -> bool:
+        """Whether there is anything to route."""
+        [[is_behind]] = await self.primary.fetch(self._sql["is_behind"].bind())
+        return bool(is_behind)
+
+    async def route(self, now: datetime, limit: int = ROUTE_AT_ONCE) -> Routed:
+        """Give positions to committed events and make the messages of the groups that want them."""
+        async with self._locked_position() as (tx, last):
+            groups = await self._handler_groups(tx)
+            caught_up = 0
+            if any(group.position < last for group in groups):
+                caught_up = await self._catch_up(tx, groups, last, now, limit)
+                groups = await self._handler_groups(tx)
+            rows = await tx.fetch(self._sql["unrouted"].bind(limit=limit))
+            if not rows:
+                return Routed(0, caught_up, last)
+            ids = [id for id, _, _ in rows]
+            await tx.write(self._sql["place"].bind(ids=self._texts(ids), last=last))
+            level = [group for group in groups if group.position == last]
+            count = await self._deliver(tx, level, rows, now)
+            new_last = last + len(rows)
+            await tx.write(self._sql["advance"].bind(last=new_last, now=self._time(now)))
+            await tx.write(self._sql["advance_groups"].bind(last=new_last, before=last))
+            await self._tell(tx, has_deliveries=count > 0)
+            return Routed(len(rows), caught_up + count, new_last)
+
+    @asynccontextmanager
+    async def _locked_position(self) -> AsyncIterator[tuple[Tx, int]]:
+        async with self.adapter.transaction() as tx:
+            [[_, last]] = await tx.fetch(self._sql["lock_position"].bind())
+            yield tx, int(last)
+
+    async def _handler_groups(self, tx: Tx) -> list[GroupState]:
+        return [group for group in await self.groups(tx) if group.kind == HANDLER]
+
+    async def _catch_up(
+        self, tx: Tx, groups: Sequence[GroupState], last: int, now: datetime, limit: int
+    ) -> int:
+        """Bring groups that are behind nearer to the end; how many messages that made."""
+        total = 0
+        for group in (group for group in groups if group.position < last):
+            rows = await tx.fetch(self._sql["routed"].bind(after=group.position, until=last, limit=limit))
+            position = int(rows[-1][3]) if len(rows) == limit else last
+            count = await self._deliver(tx, [group], [row[:3] for row in rows], now)
+            await tx.write(self._sql["move_group"].bind(name=group.name, position=position))
+            await self._tell(tx, has_deliveries=count > 0)
+            total += count
+        return total
+
+    async def _deliver(self, tx: Tx, groups: Sequence[GroupState], rows: Sequence[Row], now: datetime) -> int:
+        """Make the messages of these groups about these events; how many."""
+        takers = [(group, self._matcher(group.patterns)) for group in groups]
+        deliveries: list[tuple[str, str, str | None]] = []
+        for id, type, key in rows:
+            if type.startswith(CONTROL):
+                continue
+            deliveries += [
+                (id, OF_GROUP + group.name, _lane(group, key)) for group, wants in takers if wants(type)
+            ]
+        for start in range(0, len(deliveries), ROUTE_AT_ONCE):
+            part = deliveries[start : start + ROUTE_AT_ONCE]
+            values = [(id, *one) for id, one in zip(new_ids(len(part)), part, strict=True)]
+            statement = self._sql["deliver"].bind(now=self._time(now), **self._rows(_DELIVERED, values))
+            try:
+                await tx.write(statement)
+            except ConstraintViolation as error:
+                await mend_refusal(self.adapter, tx, error)
+                await tx.write(statement)
+        return len(deliveries)
+
+    async def _tell(self, tx: Tx, *, has_deliveries: bool) -> None:
+        if self._notify is not None:
+            await tx.fetch(self._notify.bind(channel=CHANNEL))
+            if has_deliveries:
+                await tx.fetch(self._notify.bind(channel=OUTBOX_CHANNEL))
+
+    def _matcher(self, patterns: tuple[str, ...]) -> Callable[[str], bool]:
+        is_match = self._matchers.get(patterns)
+        if is_match is None:
+            if len(self._matchers) > 1000:
+                self._matchers.clear()
+            is_match = self._matchers[patterns] = matcher(patterns)
+        return is_match
+
+    # -- groups
+
+    async def groups(self, run: Executor | None = None) -> list[GroupState]:
+        """All groups."""
+        rows = await (run or self.primary).fetch(self._sql["groups"].bind())
+        return [
+            GroupState(name, kind, tuple(_value(patterns)), bool(is_ordered), int(position), bool(is_paused))
+            for name, kind, patterns, is_ordered, position, is_paused in rows
+        ]
+
+    async def serve_group(
+        self, name: str, kind: str, patterns: Sequence[str], *, ordered: bool, from_now: bool, now: datetime
+    ) -> None:
+        """Say that this process has the code of a group; a new one begins now, or at the beginning."""
+        statement = self._sql["serve_group"].bind(
+            id=new_id(),
+            name=name,
+            kind=kind,
+            patterns=msgspec.json.encode(list(patterns)).decode(),
+            is_ordered=ordered,
+            from_now=from_now,
+            now=self._time(now),
+        )
+        await self.adapter.write(statement)
+
+    async def pause(self, name: str, paused: bool, now: datetime) -> bool:
+        statement = self._sql["pause"].bind(name=name, paused=paused, now=self._time(now))
+        return bool(await self.adapter.write(statement))
+
+    async def forget(self, name: str) -> bool:
+        """End a group and its deliveries."""
+        kind = OF_GROUP + name
+        _, rows = await self.adapter.batch(
+            [self._sql["forget_deliveries"].bind(kind=kind), self._sql["forget_group"].bind(name=name)]
+        )
+        return bool(rows)
+
+    async def replay(
+        self, group: GroupState, after: int, until: int, since: datetime | None, now: datetime
+    ) -> int:
+        """Deliver again what is kept behind a position, up to another; how many."""
+        count, position = 0, after
+        while position < until:
+            rows = await self.primary.fetch(
+                self._sql["routed"].bind(after=position, until=until, limit=ROUTE_AT_ONCE)
+            )
+            if not rows:
+                break
+            position = int(rows[-1][3])
+            if since is not None:
+                young = {
+                    one.row_id for one in await self.load([r[0] for r in rows]) if one.event.time >= since
+                }
+                rows = [row for row in rows if row[0] in young]
+            async with self.adapter.transaction() as tx:
+                count += await self._deliver(tx, [group], [row[:3] for row in rows], now)
+                await self._tell(tx, has_deliveries=True)
+        return count
+
+    async def group_depth(self) -> list[tuple[str, int, datetime]]:
+        """How many deliveries of each group wait, and since when the oldest does."""
+        rows = await self.primary.fetch(self._sql["group_depth"].bind())
+        return [(kind.removeprefix(OF_GROUP), count, instant(oldest)) for kind, count, oldest in rows]
+
+    # -- reading
+
+    async def load(self, ids: Iterable[str]) -> list[FeedEvent]:
+        """The events of these rows, as far as they are there."""
+        text = by_dialect(
+            self.adapter.dialect,
+            sqlite=f"SELECT {_COLUMNS} FROM event_log WHERE id IN (SELECT value FROM json_each(?))",
+            postgres=f"SELECT {_COLUMNS} FROM event_log WHERE id = ANY($1::text[])",
+        )
+        return [read_event(row) for row in await self.primary.fetch(Sql(text, (self._texts(list(ids)),)))]
+
+    async def read(self, after: int, limit: int, until: int | None = None) -> list[FeedEvent]:
+        """The events behind a position, in their order."""
+        condition = f"position > {self._place(1)}"
+        params: tuple[Any, ...] = (after,)
+        if until is not None:
+            condition += f" AND position <= {self._place(2)}"
+            params = (after, until)
+        text = f"SELECT {_COLUMNS} FROM event_log WHERE {condition} ORDER BY position LIMIT {int(limit)}"
+        return [read_event(row) for row in await self.primary.fetch(Sql(text, params))]
+
+    async def first_since(self, moment: datetime) -> int:
+        """The position before the first event of this moment or later."""
+        text = f"SELECT min(position) FROM event_log WHERE position IS NOT NULL AND time >= {self._place(1)}"
+        [[first]] = await self.primary.fetch(Sql(text, (self._time(moment),)))
+        return int(first) - 1 if first is not None else (await self.position()).last
+
+    # -- going
+
+    async def prune(self, before: datetime, limit: int) -> int:
+        """Remove events that nobody needs any more, oldest first; how many."""
+        return len(await self.adapter.write(self._sql["prune"].bind(before=self._time(before), limit=limit)))
+
+    async def erase(self, run: Executor, subject: str, now: datetime) -> int:
+        """Take the data out of the events about a subject; how many."""
+        return len(await run.write(self._sql["erase"].bind(subject=subject, now=self._time(now))))
+
+    @asynccontextmanager
+    async def listen(self, wake: Wake) -> AsyncIterator[None]:
+        """Call `wake` when there may be new events, or new positions."""
+        async with self.adapter.listen(CHANNEL, wake):
+            yield
+
+    def _place(self, number: int) -> str:
+        return by_dialect(self.adapter.dialect, sqlite=f"?{number}", postgres=f"${number}")
+
+
+def _lane(group: GroupState, key: str | None) -> str | None:
+    return f"{group.name}/{key}" if group.is_ordered and key is not None else None
+
+
+def new_epoch() -> str:
+    """The name of an epoch: 16 hexadecimal digits that nobody can guess."""
+    return secrets.token_hex(8)
+
+
+def read_event(row: Row) -> FeedEvent:
+    """The event of a row of `_COLUMNS`."""
+    values = dict(zip(_NAMES, row, strict=True))
+    names = values["changed"]
+    event = Event.restored(
+        **{name: values[name] for name in _SAME_NAMES},
+        id=values["event_id"],
+        time=instant(values["time"]),
+        data=_value(values["data"]),
+        changed=None if names is None else tuple(names.split(",")) if names else (),
+        headers=_value(values["headers"]) or {},
+        erased=bool(values["erased"]),
+    )
+    return FeedEvent(values["id"], event, _value(values["scope"]))
+
+
+def _value(stored: Any) -> Any:
+    """What a JSON column holds."""
+    return None if stored is None else decode(stored)

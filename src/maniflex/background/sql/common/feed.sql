@@ -1,0 +1,58 @@
+-- The statements on the feed that are the same in both databases.
+--
+-- An event is written with its change and has no position. `place` gives it the next one after the commit, in the
+-- transaction that makes the messages of its groups (`deliver`), under the lock of the one row of `event_position`.
+
+-- name: schema_1
+-- What waits for a position, in the order it was written.
+CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (seq) WHERE position IS NULL;
+
+-- name: schema_2
+CREATE INDEX IF NOT EXISTS event_log_subject_idx ON event_log (subject) WHERE subject IS NOT NULL;
+
+-- name: is_behind
+-- Whether the router has something to do: events without a position, or groups that are behind.
+SELECT EXISTS (SELECT 1 FROM event_log WHERE position IS NULL)
+    OR EXISTS (SELECT 1 FROM event_group g, event_position p WHERE g.kind = 'handler' AND g.position < p.last);
+
+-- name: read_position
+SELECT epoch, last, coalesce((SELECT min(position) FROM event_log WHERE position IS NOT NULL), last + 1)
+  FROM event_position WHERE id = 'feed';
+
+-- name: renew
+UPDATE event_position SET epoch = :epoch, updated_at = :now WHERE id = 'feed' RETURNING epoch;
+
+-- name: unrouted
+SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY seq LIMIT :limit;
+
+-- name: unrouted_count
+SELECT count(*) FROM event_log WHERE position IS NULL;
+
+-- name: routed
+-- What a group that is behind has to catch up with.
+SELECT id, type, key, position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit;
+
+-- name: groups
+SELECT name, kind, patterns, is_ordered, position, paused FROM event_group ORDER BY name;
+
+-- name: advance
+UPDATE event_position SET last = :last, updated_at = :now WHERE id = 'feed' RETURNING last;
+
+-- name: advance_groups
+-- Those that had everything so far.
+UPDATE event_group SET position = :last WHERE kind = 'handler' AND position = :before RETURNING name;
+
+-- name: move_group
+UPDATE event_group SET position = :position WHERE name = :name RETURNING name;
+
+-- name: pause
+UPDATE event_group SET paused = :paused, updated_at = :now WHERE name = :name RETURNING name;
+
+-- name: forget_group
+DELETE FROM event_group WHERE name = :name RETURNING name;
+
+-- name: forget_deliveries
+DELETE FROM outbox_event WHERE kind = :kind AND status <> 'delivered' RETURNING id;
+
+-- name: group_depth
+SELECT kind, count(*), min(created_at) FROM outbox_event WHERE status = 'pending' AND kind LIKE 'maniflex.event.%' GROUP BY kind;

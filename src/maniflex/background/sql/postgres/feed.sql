@@ -1,0 +1,97 @@
+-- The way of an event is told in common/feed.sql.
+
+-- name: schema_3
+CREATE SEQUENCE IF NOT EXISTS event_log_seq;
+
+-- name: begin
+INSERT INTO event_position (id, epoch, last, created_at, updated_at)
+VALUES ('feed', :epoch::text, 0, :now::timestamptz, :now::timestamptz)
+    ON CONFLICT (id) DO NOTHING;
+
+-- name: lock_position
+SELECT epoch, last FROM event_position WHERE id = 'feed' FOR UPDATE;
+
+-- name: append
+-- The number is taken once the row that was written is locked, so that events of one row are in its order.
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT :id::text, nextval('event_log_seq'), :event_id::text, :type::text, :source::text, :subject::text, :time::timestamptz,
+       :key::text, :model::text, :operation::text, :record_id::text, :actor_id::text, :tenant_id::text, :traceparent::text,
+       :schema_version::bigint, :changed::text, :headers::json, :dataref::text, :data::json, false, :scope::json,
+       :time::timestamptz, :time::timestamptz
+  FROM (SELECT 1) AS of_write
+    ON CONFLICT (source, event_id) DO NOTHING
+RETURNING id;
+
+-- name: append_many
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT d.value ->> 'id', nextval('event_log_seq'), d.value ->> 'event_id',
+       d.value ->> 'type', d.value ->> 'source', d.value ->> 'subject', (d.value ->> 'time')::timestamptz, d.value ->> 'key',
+       d.value ->> 'model', d.value ->> 'operation', d.value ->> 'record_id', d.value ->> 'actor_id',
+       d.value ->> 'tenant_id', d.value ->> 'traceparent', (d.value ->> 'schema_version')::bigint, d.value ->> 'changed',
+       (d.value ->> 'headers')::json, d.value ->> 'dataref', (d.value ->> 'data')::json, false, (d.value ->> 'scope')::json,
+       (d.value ->> 'time')::timestamptz, (d.value ->> 'time')::timestamptz
+  FROM json_array_elements(:rows::json) WITH ORDINALITY AS d (value, place)
+ ORDER BY d.place
+    ON CONFLICT (source, event_id) DO NOTHING
+RETURNING id;
+
+-- name: append_letter
+-- The letter of a delivery that was given up, if that was ours to do.
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT :id::text, nextval('event_log_seq'), :event_id::text, :type::text, :source::text, :subject::text, :time::timestamptz,
+       :key::text, :model::text, :operation::text, :record_id::text, :actor_id::text, :tenant_id::text, :traceparent::text,
+       :schema_version::bigint, :changed::text, :headers::json, :dataref::text, :data::json, false, :scope::json,
+       :time::timestamptz, :time::timestamptz
+  FROM outbox_event m
+ WHERE m.id = :message AND m.status = 'delivered' AND m.published_at = :now AND m.last_error = :reason
+RETURNING id;
+
+-- name: notify (only here)
+SELECT pg_notify(left(:channel || '.' || current_schema(), 63), '');
+
+-- name: place
+UPDATE event_log e SET position = :last::bigint + d.place
+  FROM unnest(:ids::text[]) WITH ORDINALITY AS d (id, place) WHERE e.id = d.id
+RETURNING e.id;
+
+-- name: deliver
+WITH added AS (
+    INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, trace_id, traceparent, status,
+                              attempts, claimed_with, retry_at, created_at, updated_at)
+    SELECT d.id, nextval('outbox_event_seq'), d.kind, d.key, json_build_object('event', e.id), e.actor_id, e.tenant_id,
+           'event/' || e.id, substr(e.traceparent, 4, 32), e.traceparent, 'pending', 0, 0,
+           greatest(:now::timestamptz, (SELECT o.retry_at FROM outbox_event o
+                            WHERE CASE o.status WHEN 'pending' THEN 1 END IS NOT NULL AND o.key = d.key
+                            ORDER BY o.seq DESC LIMIT 1)),
+           :now::timestamptz, :now::timestamptz
+      FROM unnest(:ids::text[], :events::text[], :kinds::text[], :keys::text[])
+           WITH ORDINALITY AS d (id, event, kind, key, place) JOIN event_log e ON e.id = d.event
+     ORDER BY d.place
+    RETURNING id
+)
+SELECT id FROM added;
+
+-- name: serve_group
+-- A process with the code of a group says so; a new group begins now, or at the beginning.
+INSERT INTO event_group (id, name, kind, patterns, is_ordered, position, paused, served_at, created_at, updated_at)
+VALUES (:id::text, :name::text, :kind::text, :patterns::json, :is_ordered::boolean,
+        CASE WHEN :from_now::boolean THEN (SELECT last FROM event_position WHERE id = 'feed') ELSE 0 END, false,
+        :now::timestamptz, :now::timestamptz, :now::timestamptz)
+    ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, patterns = excluded.patterns,
+        is_ordered = excluded.is_ordered, served_at = excluded.served_at
+RETURNING name;
+
+-- name: prune
+DELETE FROM event_log WHERE id = ANY(ARRAY(
+    SELECT e.id FROM event_log e
+     WHERE e.position IS NOT NULL AND e.time < :before
+       AND e.position <= coalesce((SELECT min(position) FROM event_group), e.position)
+       AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
+     ORDER BY e.position LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: erase
+UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now::timestamptz WHERE subject = :subject RETURNING id;

@@ -1,0 +1,86 @@
+-- The way of an event is told in common/feed.sql.
+
+-- name: schema_3
+-- Numbers are given out by whoever holds the write lock, one more than the largest there is.
+CREATE UNIQUE INDEX IF NOT EXISTS event_log_seq_idx ON event_log (seq);
+
+-- name: begin
+INSERT INTO event_position (id, epoch, last, created_at, updated_at) VALUES ('feed', :epoch, 0, :now, :now)
+    ON CONFLICT (id) DO NOTHING;
+
+-- name: lock_position
+SELECT epoch, last FROM event_position WHERE id = 'feed';
+
+-- name: append
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM event_log), :event_id, :type, :source, :subject, :time, :key, :model,
+       :operation, :record_id, :actor_id, :tenant_id, :traceparent, :schema_version, :changed, :headers, :dataref, :data,
+       0, :scope, :time, :time
+  FROM (SELECT 1) AS of_write
+ WHERE true
+    ON CONFLICT (source, event_id) DO NOTHING
+RETURNING id;
+
+-- name: append_many
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT d.value ->> 'id', (SELECT coalesce(max(seq), 0) FROM event_log) + d.key + 1, d.value ->> 'event_id',
+       d.value ->> 'type', d.value ->> 'source', d.value ->> 'subject', d.value ->> 'time', d.value ->> 'key',
+       d.value ->> 'model', d.value ->> 'operation', d.value ->> 'record_id', d.value ->> 'actor_id',
+       d.value ->> 'tenant_id', d.value ->> 'traceparent', d.value ->> 'schema_version', d.value ->> 'changed',
+       d.value ->> 'headers', d.value ->> 'dataref', d.value ->> 'data', 0, d.value ->> 'scope', d.value ->> 'time',
+       d.value ->> 'time'
+  FROM json_each(:rows) d
+ WHERE true
+    ON CONFLICT (source, event_id) DO NOTHING
+RETURNING id;
+
+-- name: append_letter
+-- The letter of a delivery that was given up, if that was ours to do.
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM event_log), :event_id, :type, :source, :subject, :time, :key, :model,
+       :operation, :record_id, :actor_id, :tenant_id, :traceparent, :schema_version, :changed, :headers, :dataref, :data,
+       0, :scope, :time, :time
+  FROM outbox_event m
+ WHERE m.id = :message AND m.status = 'delivered' AND m.published_at = :now AND m.last_error = :reason
+RETURNING id;
+
+-- name: place
+UPDATE event_log SET position = :last + d.key + 1 FROM json_each(:ids) d WHERE event_log.id = d.value RETURNING id;
+
+-- name: deliver
+INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, trace_id, traceparent, status,
+                          attempts, claimed_with, retry_at, created_at, updated_at)
+SELECT d.value ->> 0, (SELECT coalesce(max(seq), 0) FROM outbox_event) + d.key + 1, d.value ->> 2, d.value ->> 3,
+       json_object('event', e.id), e.actor_id, e.tenant_id, 'event/' || e.id, substr(e.traceparent, 4, 32),
+       e.traceparent, 'pending', 0, 0,
+       max(:now, coalesce((SELECT o.retry_at FROM outbox_event o
+                            WHERE o.status = 'pending' AND o.key = d.value ->> 3 AND o.key IS NOT NULL
+                            ORDER BY o.seq DESC LIMIT 1), :now)),
+       :now, :now
+  FROM json_each(:rows) d JOIN event_log e ON e.id = d.value ->> 1
+ ORDER BY d.key
+RETURNING id;
+
+-- name: serve_group
+-- A process with the code of a group says so; a new group begins at :position.
+INSERT INTO event_group (id, name, kind, patterns, is_ordered, position, paused, served_at, created_at, updated_at)
+VALUES (:id, :name, :kind, :patterns, :is_ordered,
+        CASE WHEN :from_now THEN (SELECT last FROM event_position WHERE id = 'feed') ELSE 0 END, false, :now, :now, :now)
+    ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, patterns = excluded.patterns,
+        is_ordered = excluded.is_ordered, served_at = excluded.served_at
+RETURNING name;
+
+-- name: prune
+DELETE FROM event_log WHERE id IN (
+    SELECT e.id FROM event_log e
+     WHERE e.position IS NOT NULL AND e.time < :before
+       AND e.position <= coalesce((SELECT min(position) FROM event_group), e.position)
+       AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
+     ORDER BY e.position LIMIT :limit)
+RETURNING id;
+
+-- name: erase
+UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now WHERE subject = :subject RETURNING id;
