@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import httpx
@@ -423,3 +424,39 @@ def test_what_a_text_with_translations_cannot_be_stops_the_start(model: type[Mod
 def test_options_that_cannot_be_meant_stop_the_start(wrong: Any) -> None:
     with pytest.raises(DeclarationError, match="locale"):
         Server(database=":memory:", locale=LocaleOptions(**wrong))
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+async def test_any_record_comes_back_unchanged_however_it_was_read(database_url: str, fallback: bool) -> None:
+    """P157, with texts, languages and ways to read drawn by lot."""
+    random = Random(157)
+    options = LocaleOptions(
+        supported=("en", "de", "ar", "pt-BR"),
+        fallbacks={"ar": ("de",)},
+        fallback=fallback,
+        from_header=True,
+    )
+    server = Server(locale=options)
+    server.register(Department, Person)
+    async with client(server, database=database_url) as http:
+
+        def texts(*, needed: bool) -> dict[str, str]:
+            codes = random.sample(["en", "de", "ar", "pt-BR", "sw", "zh-Hant"], random.randint(needed, 4))
+            drawn = {code: random.choice(["", "a", "b", "ä ", "🙂", '"']) for code in codes}
+            return {**drawn, codes[0]: "x"} if needed else drawn
+
+        for _ in range(40):
+            motto, sign = (random.choice([None, texts(needed=False)]) for _ in range(2))
+            record = await department(http, name=texts(needed=True), motto=motto, sign=sign)
+            before = await server.db(Department).read(record["id"])
+            path = f"{PATH}/{record['id']}"
+            query = random.choice(["", "?locale=de", "?locale=ar", "?locale=pt-br", "?locale=sw"])
+            header = {"accept-language": random.choice(["ar", "pt-PT, de", "*", "xx"])}
+            read = data_of(await http.get(path + query, headers=header))
+            sent = (
+                read if random.random() < 0.5 else {n: v for n, v in read.items() if not n.endswith("_i18n")}
+            )
+            answer = data_of(await http.patch(path + query, json=sent, headers=header))
+            after = await server.db(Department).read(record["id"])
+            assert (after.name, after.motto, after.sign) == (before.name, before.motto, before.sign), sent
+            assert {**answer, "updated_at": read["updated_at"]} == read

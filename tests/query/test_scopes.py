@@ -13,7 +13,18 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
+from maniflex import (
+    Context,
+    LocaleOptions,
+    LocaleString,
+    Model,
+    Next,
+    Server,
+    WithDeletedAt,
+    field,
+    has_many,
+    many_to_many,
+)
 from maniflex.middleware import db
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.testing import client
@@ -39,6 +50,7 @@ class Task(Model, WithDeletedAt, restore=True, export=True, aggregate=True, curs
     tenant_id: str = tenant()
     name: str = field(filterable=True, sortable=True, searchable=True)
     person_id: str | None = field(default=None, filterable=True)
+    title: LocaleString | None = field(default=None, filterable=True, sortable=True)
     state: str = field(default="open", lock_when={"state": "done"}, filterable=True)
     labels: list[Label] = many_to_many(through="TaskLabel")
 
@@ -46,6 +58,7 @@ class Task(Model, WithDeletedAt, restore=True, export=True, aggregate=True, curs
 class Label(Model, export=True, aggregate=True):
     tenant_id: str = tenant()
     name: str = field(filterable=True, sortable=True, searchable=True)
+    title: LocaleString | None = field(default=None, filterable=True, sortable=True)
     tasks: list[Task] = many_to_many(through="TaskLabel")
 
 
@@ -60,7 +73,7 @@ MODELS: tuple[type[Model], ...] = (Person, Task, Label, TaskLabel)
 
 
 def declared() -> Server:
-    server = Server()
+    server = Server(locale=LocaleOptions(supported=("en", "de")))
     server.register(*MODELS)
     server.pipeline.auth.register(bound, models=MODELS)
     return server
@@ -105,6 +118,8 @@ class House:
             self.ids[who]["gone"] = [gone.id]
 
     async def _add(self, who: str, model: type[Model], **values: Any) -> None:
+        if model in (Task, Label):  # whose titles have translations
+            values["title"] = {"en": f"{who} title", "de": f"{who} Titel"}
         record = await self.server.db(model).create({"tenant_id": who, **values})
         self.ids[who][model.__name__].append(record.id)
 
@@ -160,8 +175,16 @@ def queries(meta: ModelMeta, metas: dict[str, ModelMeta]) -> Iterator[str]:
             "filter=deleted_at:not_null",
             "filter[0]=deleted_at:not_null&filter[0]=deleted_at:is_null",
         )
+    if "title" in meta.by_name:
+        yield from ("sort=title.de:desc&locale=de", "select=title_i18n,id", "filter=title.en:not_null")
+        yield from (f"filter=title.de:starts_with:{who}&locale=de" for who in TENANTS)
     for name, relation in meta.relations.items():
         target = metas[relation.target]
+        if "title" in target.by_name:
+            yield from (f"filter={name}.title.de:starts_with:{who}" for who in TENANTS)
+            yield f"filter={name}.title:not_null&include={name}&locale=de"
+            if relation.kind is RelationKind.BELONGS_TO:
+                yield f"sort={name}.title.de"
         yield f"include={name}"
         yield f"filter={name}.name:not_null"
         yield from (f"filter={name}.tenant_id:eq:{who}" for who in TENANTS)

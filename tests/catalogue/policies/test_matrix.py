@@ -248,6 +248,10 @@ async def test_records_of_its_own_kind_are_judged_along(world: House) -> None:
         "/tags?filter=docs.title:contains:hidden",
         "/docs?filter=parent.title:contains:hidden",
         "/docs?filter=below.title:contains:hidden",
+        "/notes?filter=doc.words.de:contains:hidden",
+        "/notes?filter=doc.words:contains:hidden&locale=de",
+        "/shelves/export?filter=docs.words.de:contains:hidden",
+        "/docs?filter=parent.words.de:contains:hidden&sort=words.de",
         "/notes/aggregate?aggregate="
         + json.dumps(
             {"select": [{"op": "count", "as": "n"}], "where": [{"field": "doc.archived", "value": True}]}
@@ -267,8 +271,11 @@ async def test_a_filter_across_denied_rows_tells_nothing_of_them(
         assert data_of(answer) in ([], [{"n": 0}])
 
 
-async def test_a_sort_across_denied_rows_tells_nothing_of_them(world: House, has_where: bool) -> None:
-    answer = await world.get("/notes?sort=doc.title:desc")
+@pytest.mark.parametrize("name", ["title", "words.de"])
+async def test_a_sort_across_denied_rows_tells_nothing_of_them(
+    world: House, has_where: bool, name: str
+) -> None:
+    answer = await world.get(f"/notes?sort=doc.{name}:desc")
     if has_where:
         texts = [note["text"] for note in data_of(answer)]
         assert texts.index("on gamma") < texts.index("on alpha")

@@ -8,7 +8,18 @@ from typing import Any
 
 import httpx
 
-from maniflex import AuthInfo, Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
+from maniflex import (
+    AuthInfo,
+    Context,
+    LocaleString,
+    Model,
+    Next,
+    Server,
+    WithDeletedAt,
+    field,
+    has_many,
+    many_to_many,
+)
 from maniflex.middleware import auth, db
 from maniflex.testing import client
 from tests.kit.http import data_of
@@ -31,6 +42,7 @@ class Doc(
     global_searchable=True,
 ):
     title: str = field(filterable=True, sortable=True, searchable=True)
+    words: LocaleString | None = field(default=None, filterable=True, sortable=True)
     rank: int = field(default=0, filterable=True, sortable=True)
     archived: bool = field(default=False, filterable=True)
     pin: str = field(default="0000", writeonly=True)
@@ -111,6 +123,7 @@ class House:
             self.ids[name] = await self.make(
                 "docs",
                 title=f"paper {title}",
+                words={"de": f"Papier {title}", "en": "paper"},
                 rank=rank,
                 archived="hidden" in title,
                 pin=f"pin-{name}",

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from maniflex import AuthInfo, Context, Model, Next, Server, belongs_to, field, has_many, many_to_many
+from maniflex import (
+    AuthInfo,
+    Context,
+    LocaleString,
+    Model,
+    Next,
+    Server,
+    belongs_to,
+    field,
+    has_many,
+    many_to_many,
+)
 from maniflex.middleware import response
 
 PHONE = "5550199"
@@ -40,6 +51,7 @@ class Person(
     name: str = field(filterable=True, sortable=True, searchable=True)
     phone: str = field(alias="phoneNumber", filterable=True, sortable=True, searchable=True, default="")
     mobile: str = field(filterable=True, default="")
+    hint: LocaleString | None = field(default=None, filterable=True, sortable=True)
     team_id: str | None = field(default=None, filterable=True)
     team: Team | None = belongs_to()
     boss_id: str | None = field(default=None, relation="Person")
@@ -61,7 +73,7 @@ def a_server(when: Callable[..., Any] = is_stranger, *fields: str, **options: An
     server.register(Team, Club, Membership, Person)
     server.enable_global_search()
     server.pipeline.auth.register(identify)
-    for name in fields or ("phone",):
+    for name in fields or ("phone", "hint"):
         server.pipeline.response.register(response.redact_field(name, when, **options), models=[Person])
 
     @server.action("GET", "/tree/{id}")

@@ -21,6 +21,7 @@ READS = {
     "selected read": "/api/people/{id}?select=id,name",
     "read with include": "/api/people/{id}?include=team",
     "list": "/api/people",
+    "list in German": "/api/people?locale=de",
     "narrowed list": "/api/people?filter=name:eq:ada&sort=name&limit=5",
     "searched list": "/api/people?q=ada",
     "include": "/api/teams?include=people",
@@ -36,7 +37,8 @@ READS = {
 async def _fill(http: httpx.AsyncClient) -> dict[str, str]:
     team = await created(http, "/api/teams", name="red")
     club = await created(http, "/api/clubs", name="chess")
-    person = await created(http, "/api/people", name="ada", phoneNumber=PHONE, team_id=team["id"])
+    hint = {"de": f"Telefon {PHONE}", "en": ""}
+    person = await created(http, "/api/people", name="ada", phoneNumber=PHONE, hint=hint, team_id=team["id"])
     await created(http, "/api/memberships", club_id=club["id"], person_id=person["id"])
     return {"id": person["id"], "team": team["id"]}
 
@@ -56,6 +58,7 @@ async def test_no_read_shows_it_to_a_stranger_and_all_show_it_to_staff(database_
             assert "ada" in stranger.text, name
             assert PHONE not in stranger.text, name
             assert "phoneNumber" not in stranger.text, name
+            assert "hint" not in stranger.text, name
             if name not in ("selected read", "global search"):
                 assert PHONE in staff.text, name
             if name not in ("csv", "tree"):  # a stream has no length, an action no HEAD
