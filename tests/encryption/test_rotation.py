@@ -148,6 +148,12 @@ async def test_rotations_of_several_processes_end_together(database_url: str) ->
         started(database_url, Note, key_provider=new_keys()) as one,
         started(database_url, Note, key_provider=new_keys()) as two,
     ):
+
+        def end_at_once(rows: int) -> None:
+            raise RuntimeError("ended")
+
+        with pytest.raises(RuntimeError, match="ended"):  # its row of progress is that of the next ones
+            await one.keys.rotate(Note, page_size=1, on_rows=end_at_once)
         sizes = ((one, 1), (two, 1000), (one, 3), (two, 500))
         reports = await asyncio.gather(*(s.keys.rotate(Note, page_size=size) for s, size in sizes))
         assert all(report.complete and not report.failures for report in reports)
