@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from nats.js.errors import NotFoundError
 
-from maniflex.events import InProcessBus, RedisBus
+from maniflex.events import InProcessBus, NatsBus, RedisBus
 from maniflex.testing.conformance import BusConformance
 from tests.kit.brokers import RelayedOutage
 from tests.kit.tcp_relay import Relay
@@ -71,3 +72,49 @@ class TestRedis(BusConformance):
         yield bus, RelayedOutage(relay)
         await bus.close()
         await relay.cut()
+
+
+class TestNats(BusConformance):
+    resumes_within = 5.0
+
+    @pytest.fixture
+    def settings(self, nats_url: str) -> dict[str, Any]:
+        name = f"maniflex-test-{uuid4().hex}"
+        return {"servers": nats_url, "stream": name, "prefix": name, "ack_wait": 1, "timeout": 2}
+
+    @pytest.fixture
+    async def bus(self, settings: dict[str, Any]) -> AsyncIterator[NatsBus]:
+        bus = NatsBus(**settings)
+        await bus.open()
+        yield bus
+        with suppress(NotFoundError):
+            await (await bus.jetstream()).delete_stream(bus.stream)
+        await bus.close()
+
+    async def twin(self, bus: Any) -> Any:
+        twin = NatsBus(**self._settings_of(bus))
+        await twin.open()
+        return twin
+
+    def _settings_of(self, bus: Any) -> dict[str, Any]:
+        names = {"stream": bus.stream, "prefix": bus.prefix}
+        return {"servers": bus._servers[0], **names, "ack_wait": bus.ack_wait, "timeout": bus.timeout}
+
+    def recipe(self, bus: Any) -> tuple[str, Mapping[str, Any]]:
+        return "maniflex.events:NatsBus", self._settings_of(bus)
+
+    async def put_raw(self, bus: Any, body: bytes) -> None:
+        await (await bus.jetstream()).publish(f"{bus.prefix}.a.raw", body)
+
+    @pytest.fixture
+    async def away(self, settings: dict[str, Any]) -> AsyncIterator[tuple[NatsBus, RelayedOutage]]:
+        relay = Relay(settings["servers"])
+        await relay.listen()
+        bus = NatsBus(**{**settings, "servers": relay.same_url, "timeout": 1})
+        yield bus, RelayedOutage(relay)
+        await bus.close()
+        await relay.cut()
+        last = NatsBus(**settings)
+        with suppress(NotFoundError):
+            await (await last.jetstream()).delete_stream(last.stream)
+        await last.close()

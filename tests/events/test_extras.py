@@ -8,6 +8,7 @@ import sys
 import pytest
 
 CLIENTS = {
+    "NatsBus": ("nats", "nats"),
     "RedisBus": ("redis", "redis"),
 }
 

@@ -6,13 +6,13 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from maniflex.errors import DeclarationError, Timeout, Unavailable
 from maniflex.events import Event, RedisBus
+from tests.kit.brokers import EventInbox
 from tests.kit.processes import free_port
 from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import eventually
@@ -27,18 +27,6 @@ async def bus(redis_url: str) -> AsyncIterator[RedisBus]:
     yield bus
     await bus.redis.delete(bus.stream)
     await bus.close()
-
-
-class Inbox:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    async def __call__(self, event: Event) -> None:
-        self.events.append(event)
-
-    @property
-    def data(self) -> list[Any]:
-        return [event.data for event in self.events]
 
 
 async def group_of(bus: RedisBus) -> str:
@@ -74,14 +62,14 @@ async def test_the_stream_is_trimmed_unless_that_is_left_out(bus: RedisBus) -> N
 async def test_an_entry_that_was_trimmed_in_the_hand_of_a_dead_consumer_is_told_lost(
     bus: RedisBus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handle = await bus.subscribe("*", handler=Inbox())
+    handle = await bus.subscribe("*", handler=EventInbox())
     await handle.cancel()
     await bus.publish_many([Event("a.b"), Event("a.b")])
     group = await group_of(bus)
     await bus.redis.xreadgroup(group, "dead", {bus.stream: ">"})
     await bus.redis.xtrim(bus.stream, maxlen=0, approximate=False)
 
-    await bus.subscribe("*", handler=Inbox())
+    await bus.subscribe("*", handler=EventInbox())
 
     await eventually(lambda: bus.lost == 2)
     assert "events are lost" in caplog.text
@@ -90,12 +78,12 @@ async def test_an_entry_that_was_trimmed_in_the_hand_of_a_dead_consumer_is_told_
 async def test_entries_that_were_trimmed_unread_are_told_lost_once(
     bus: RedisBus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handle = await bus.subscribe("*", handler=Inbox())
+    handle = await bus.subscribe("*", handler=EventInbox())
     await handle.cancel()
     await bus.publish_many([Event("a.b", n) for n in range(5)])
     await bus.redis.xtrim(bus.stream, maxlen=2, approximate=False)
 
-    inbox = Inbox()
+    inbox = EventInbox()
     handle = await bus.subscribe("*", handler=inbox)
     await eventually(lambda: inbox.data == [3, 4])
     await handle.cancel()
@@ -125,9 +113,9 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_message(bus: Redis
 
 
 async def test_an_entry_without_data_is_dead_lettered_with_its_fields(bus: RedisBus) -> None:
-    letters = Inbox()
+    letters = EventInbox()
     await bus.subscribe("dead.*", handler=letters)
-    await bus.subscribe("a.*", handler=Inbox(), dead_letter="dead.a")
+    await bus.subscribe("a.*", handler=EventInbox(), dead_letter="dead.a")
 
     await bus.redis.xadd(bus.stream, {"other": "thing", "bytes": b"\xff"})
 
@@ -136,7 +124,7 @@ async def test_an_entry_without_data_is_dead_lettered_with_its_fields(bus: Redis
 
 
 async def test_a_group_or_stream_that_is_removed_under_a_consumer_is_made_again(bus: RedisBus) -> None:
-    inbox = Inbox()
+    inbox = EventInbox()
     await bus.subscribe("*", handler=inbox)
     await bus.publish(Event("a.b", 0))
     await eventually(lambda: inbox.data == [0])
@@ -151,10 +139,12 @@ async def test_a_group_or_stream_that_is_removed_under_a_consumer_is_made_again(
 
 
 async def test_a_consumer_that_ended_leaves_no_trace(bus: RedisBus) -> None:
-    handle = await bus.subscribe("*", handler=Inbox())
+    inbox = EventInbox()
+    handle = await bus.subscribe("*", handler=inbox)
     await bus.publish(Event("a.b"))
     group = await group_of(bus)
-    await eventually(lambda: bus.redis.xinfo_consumers(bus.stream, group))
+    await eventually(lambda: inbox.events)
+    assert await bus.redis.xinfo_consumers(bus.stream, group)
 
     await handle.cancel()
 

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from maniflex.events import Event
 from tests.kit.tcp_relay import Relay
+
+
+class EventInbox:
+    """A handler that keeps its events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def data(self) -> list[Any]:
+        return [event.data for event in self.events]
 
 
 class RelayedOutage:

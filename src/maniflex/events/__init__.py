@@ -15,6 +15,7 @@ from maniflex.events.port import Bus, Handle
 if TYPE_CHECKING:
     from maniflex.events.handlers import MemoryDedupe, dedupe, log_handler
     from maniflex.events.in_process import InProcessBus
+    from maniflex.events.nats import NatsBus
     from maniflex.events.redis import RedisBus
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "InProcessBus",
     "Lagged",
     "MemoryDedupe",
+    "NatsBus",
     "QueueFull",
     "RedisBus",
     "dedupe",
@@ -36,6 +38,7 @@ __all__ = [
 _LAZY = {  # name → module
     "InProcessBus": "in_process",
     "MemoryDedupe": "handlers",
+    "NatsBus": "nats",
     "RedisBus": "redis",
     "dedupe": "handlers",
     "log_handler": "handlers",

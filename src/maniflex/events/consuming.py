@@ -130,8 +130,8 @@ class Consumer:
     async def prepare(self) -> None:
         """Make at the broker what the subscription needs; raises where that cannot be."""
 
-    def wake(self) -> None:
-        """Let a take that waits come back: the consumer stops."""
+    async def stop_taking(self) -> None:
+        """Let a take that waits come back, and nothing more come: the consumer stops."""
 
     async def finish(self) -> None:
         """Nothing is taken and nothing is in hand any more."""
@@ -157,7 +157,9 @@ class Consumer:
         try:
             self._stopping.set()
             self._room.set()
-            self.wake()
+            with suppress(Exception):  # the broker may be away
+                async with asyncio.timeout(FINISHING_ENDS_WITHIN):
+                    await self.stop_taking()
             await self._end_taking()
             await self._end_hands(patience)
             with suppress(Exception):  # the broker may be away

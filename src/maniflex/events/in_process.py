@@ -139,7 +139,7 @@ class _InProcessConsumer(Consumer):
             await self._queue.changed.wait()
         return ()
 
-    def wake(self) -> None:
+    async def stop_taking(self) -> None:
         self._queue.changed.set()
 
     async def finish(self) -> None:

@@ -37,7 +37,7 @@ except ImportError as missing:
     raise DeclarationError("RedisBus needs the redis package: pip install 'maniflex[redis]'") from missing
 
 AT_ONCE = 500  # entries in one pipeline
-BLOCK = 400  # milliseconds that a read waits for entries
+BLOCK = 200  # milliseconds that a read waits for entries
 TIDY_EVERY = (
     10.0  # seconds between looks for entries that were trimmed unread, and for consumers that are gone
 )
