@@ -24,8 +24,7 @@ _TRIES = 100
 _LOOKS = 300  # a tenth of a second apart
 _MARK = "SELECT CAST(CAST(pg_current_xact_id() AS xid) AS text)"
 # Rows that a transaction from before may still see are written into the new file of a table, too. A new
-# snapshot
-# is as old as the oldest transaction that writes, in whichever database of the cluster.
+# snapshot is as old as the oldest transaction that writes, in whichever database of the cluster.
 _FROM_BEFORE = """
 SELECT 1 WHERE age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)) >= age(CAST(CAST($1 AS text) AS xid))
 UNION ALL
@@ -33,7 +32,12 @@ SELECT 1 FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid()
    AND greatest(age(backend_xmin), age(backend_xid)) >= age(CAST(CAST($1 AS text) AS xid)) LIMIT 1
 """
-_SIZE = "SELECT pg_total_relation_size(to_regclass(quote_ident($1)))"
+_SIZE = """
+SELECT pg_total_relation_size(t.id)
+       + (SELECT COALESCE(sum(pg_total_relation_size(p.relid)), 0)
+            FROM pg_partition_tree(t.id) p WHERE p.relid <> t.id)
+  FROM (SELECT to_regclass(quote_ident($1)) AS id) t
+"""
 
 
 async def overwrite_deleted(run: Executor) -> None:
@@ -53,11 +57,11 @@ async def rewrite(
 async def _rewrite_sqlite(
     adapter: Adapter, models: Sequence[ModelSql], tables: Sequence[str], any_size: bool
 ) -> list[str]:
-    for name in _search_indexes(models, tables):
-        index = quote(name, adapter.dialect)
-        await adapter.execute(Sql(f"INSERT INTO {index} ({index}) VALUES ('rebuild')"))
     path = str(getattr(adapter, "path", ":memory:"))
     is_small = any_size or file_size(path) <= MOST_BYTES
+    for name in _search_indexes(models, tables) if is_small else ():
+        index = quote(name, adapter.dialect)
+        await adapter.execute(Sql(f"INSERT INTO {index} ({index}) VALUES ('rebuild')"))
     sentences = []
     if not await rewrite_file(path, vacuum=is_small):
         sentences.append(f"{adapter.label}: others kept the file busy, so it was not rewritten")
