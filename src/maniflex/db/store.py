@@ -452,7 +452,7 @@ class Store:
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
         """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
-        stamps = deletion(self.meta, self.clock.now())
+        stamps = {} if self.meta.soft_delete is None else deletion(self.meta, self.clock.now())
         if self.links or self.seam.listeners:
             if self.links or not await self.seam.delete_at_once(record_id, stamps, scope, tx):
                 await remove(self, record_id, scope, tx)

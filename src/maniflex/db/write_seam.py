@@ -233,7 +233,12 @@ class WriteSeam:
         if len(self._follow_ups) == 1:
             unseen = self._follow_ups[0].delete_unseen(record_id, marks, scope, caller())
             if unseen:
-                return await self._delete_unseen(unseen)
+                try:
+                    if len(unseen) == 1:
+                        return bool(await store.adapter.write(unseen[0]))
+                    return bool((await store.adapter.batch(unseen))[-1])
+                except ConstraintViolation:  # another has changed the row at once, and made that version
+                    return False
         if self._in_batch:
             statement = write.delete(store.sql, record_id, marks, scope, told=True)
             first = select.one(store.sql, record_id, scope) if marks else None
@@ -259,15 +264,6 @@ class WriteSeam:
         if row is None:
             return None, None
         return row[-1], store.decode_before(row[:-1], changes)
-
-    async def _delete_unseen(self, statements: Sequence[Sql]) -> bool:
-        adapter = self._store.adapter
-        try:
-            if len(statements) == 1:
-                return bool(await adapter.write(statements[0]))
-            return bool((await adapter.batch(statements))[-1])
-        except ConstraintViolation:  # another has changed the row at the same time, and made that version
-            return False
 
     def _writes_at_once(self, tx: Tx | None) -> bool:
         """Whether a write is a transaction of its own, to which statements are added and nothing else."""

@@ -48,10 +48,10 @@ def delete_with_version(
     who: Caller,
 ) -> Sequence[Sql]:
     """What deletes a row, or marks it with `stamps`, and adds its version; the last gives back its id."""
-    names = tuple(stamps)
+    names, encode = tuple(stamps), history.encoders["timestamp"]
     arguments = {
         _ENTRY: new_id(),
-        _MOMENT: encode_values(history, {"timestamp": moment})["timestamp"],
+        _MOMENT: moment if encode is None else encode(moment),
         _SOURCE: who.source.value,
         "$actor_id": who.actor_id,
         "$tenant_id": who.tenant_id,
