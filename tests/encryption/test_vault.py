@@ -184,6 +184,8 @@ async def test_rotation_writes_under_another_key_of_vault(vault: Vault, database
         states = {(one.field, one.key_id) for one in await server.keys.status(Patient)}
         assert states == {("ssn", "default"), ("note", "notes-2")}
         del vault.keys["notes"]
+        with pytest.raises(DeclarationError, match="the key to write under: Vault has no key 'notes'"):
+            await server.keys.rotate(Patient, new="notes")
         notes = {one["note"] for one in data_of(await http.get("/api/patients"))}
         assert notes == {f"note {number}" for number in range(7)}
 

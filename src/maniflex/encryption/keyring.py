@@ -12,7 +12,7 @@ from maniflex.encryption.envelope import CURRENT_VERSION, from_text, head_of, is
 from maniflex.encryption.local import MISSING, LocalKeyProvider
 from maniflex.encryption.port import KeyProvider, context_of
 from maniflex.encryption.waiting import wait_for
-from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured
+from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured, Unavailable
 
 SEALED_COPY = b"enc:"  # neither msgpack nor zlib begins so
 
@@ -80,20 +80,25 @@ class Keyring:
         """What is wrong with the keys of these ids."""
         if isinstance(self.provider, LocalKeyProvider) and not _has_cryptography():
             return [MISSING]
-        return [] if self.provider is None else await self.provider.check(key_ids)
+        if self.provider is None:
+            return []
+        return await self.provider.check([self.current_key(key_id) for key_id in key_ids])
 
     async def problems_of_exactly(self, key_id: str) -> list[str]:
         """What is wrong with this key, whatever is written under another one in its place."""
-        local = self.local
         try:
             head_of(key_id)
-            if local is not None:
-                local.secret_of(key_id)
+            if self.local is not None:
+                self.local.secret_of(key_id)
+            elif self.provider is not None:
+                return await self.provider.check([key_id])
         except EncryptionNotConfigured as error:
             return [error.problem]
+        except Unavailable:  # which the next value that is opened tells
+            return []
         except ValueError as error:
             return [f"key {key_id[:40]!r}: {error}"]
-        return [] if local is not None else await self.problems([key_id])
+        return []
 
     # -- values of rows, which keys of this process seal and open at once; others are waited for
 

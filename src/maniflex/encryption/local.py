@@ -141,8 +141,7 @@ class LocalKeyProvider:
     def problems(self, key_ids: Collection[str]) -> list[str]:
         """As `check`, at once."""
         problems = []
-        asked = [self.current_key(key_id) for key_id in key_ids]
-        for key_id in dict.fromkeys([*asked, *filter(None, [self.index_key])]):
+        for key_id in dict.fromkeys([*key_ids, *filter(None, [self.index_key])]):
             try:
                 self.secret_of(key_id)
                 head_of(key_id)

@@ -29,7 +29,7 @@ class KeyProvider(Protocol):
         """The same 32 bytes for the same data under the same key, and other bytes for any other."""
 
     async def check(self, key_ids: Collection[str]) -> list[str]:
-        """What is wrong with these keys, one sentence each; asked at the start."""
+        """What is wrong with exactly these keys, one sentence each; asked at the start."""
 
 
 # A provider may have these besides.

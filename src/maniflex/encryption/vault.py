@@ -156,8 +156,7 @@ class VaultKeyProvider:
     async def check(self, key_ids: Collection[str]) -> list[str]:
         """What is wrong with these keys, and with the index key; `Unavailable` where there is no answer."""
         problems = []
-        names = [self.current_key(key_id) for key_id in key_ids]
-        for name in dict.fromkeys([*names, *filter(None, [self.index_key])]):
+        for name in dict.fromkeys([*key_ids, *filter(None, [self.index_key])]):
             status, answer = await self._ask("GET", f"keys/{quote(name, safe='')}", None)
             if status == 404:
                 problems.append(f"Vault has no key {name!r} in {self._mount}")
