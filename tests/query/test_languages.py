@@ -272,6 +272,28 @@ async def test_a_transform_changes_the_text_and_all_translations(database_url: s
         assert (record["loud"], record["loud_i18n"]) == ("A", {"en": "A", "de": "B"})
 
 
+async def test_a_transform_changes_the_translations_of_versions_and_of_the_past_too(
+    database_url: str,
+) -> None:
+    server = Server(locale=OPTIONS)
+    server.register(Tag, Post)
+    server.pipeline.response.register(
+        response.transform_field("name", lambda text: text and text.upper()), models=[Tag]
+    )
+    async with client(server, database=database_url) as http:
+        tag = await created(http, PATH, name={"en": "a"})
+        changed = data_of(await http.patch(f"{PATH}/{tag['id']}", json={"name.de": "b"}))
+        [newest, *_] = data_of(await http.get(f"{PATH}/{tag['id']}/history?sort=version:desc"))
+        assert newest["diff"] == {"name": {"old": {"en": "A"}, "new": {"en": "A", "de": "B"}}}
+        assert newest["snapshot"]["name"] == {"en": "A", "de": "B"}
+        past = data_of(await http.get(f"{PATH}/{tag['id']}?as_of={changed['updated_at']}&locale=de"))
+        assert (past["name"], past["name_i18n"]) == ("B", {"en": "A", "de": "B"})
+        lines = (await http.get(f"{PATH}/export?format=jsonl&select=name,name_i18n&locale=de")).text
+        assert json.loads(lines) == {"name": "B", "name_i18n": {"en": "A", "de": "B"}}
+        sheet = csv_cells(await http.get(f"{PATH}/export?select=name_i18n"))
+        assert sheet[1] == ["A", "B", ""]
+
+
 def test_a_text_with_translations_binds_no_rows() -> None:
     server = Server(locale=OPTIONS)
     server.register(Tag, Post)

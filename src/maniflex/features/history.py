@@ -24,6 +24,7 @@ from maniflex.features.history_options import keeps_snapshots
 from maniflex.model.base import Model
 from maniflex.model.history_row import HistoryOperation, HistoryRow, history_model, is_versioned
 from maniflex.model.meta import Kind, ModelMeta
+from maniflex.model.texts import is_text
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.context import Context
@@ -396,7 +397,7 @@ class HistoryShower:
         """Change values as other answers show them; the functions get them as they are stored."""
         for transform in self._transforms:
             name = transform.field.api
-            if name in values:
+            if name in values and not (is_text(transform.field) and isinstance(values[name], dict | str)):
                 try:
                     values[name] = typed_value(transform.field, values[name])
                 except ValueError:

@@ -183,6 +183,11 @@ def locale_rules(field: FieldMeta) -> LocaleRules | None:
     return field.extra.get(LOCALE)
 
 
+def is_text(field: FieldMeta) -> bool:
+    """Whether the field has translations: code knows its value as a map, and JSON only stores it."""
+    return LOCALE in field.extra
+
+
 def localized_fields(model: ModelMeta) -> list[tuple[FieldMeta, LocaleRules]]:
     """The fields of a model that have translations."""
     return [(field, rules) for field in model.fields if (rules := locale_rules(field)) is not None]
