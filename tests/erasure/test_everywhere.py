@@ -188,6 +188,11 @@ async def test_no_table_has_a_word_of_an_erased_person_and_others_keep_theirs(
         assert (await browser.sign_in()).status_code == 303
         for page in ("/ev_guests", f"/ev_guests/{PERSON}", f"/ev_guests/{PERSON}/history", "/-/operations"):
             assert words.found_in((await browser.get(page)).encode()) == []
+        history = await browser.get(f"/ev_guests/{PERSON}/history")
+        assert "Personal values were erased from this version." in history
+        assert "An erasure took personal values from the record." in history
+        assert "Back to version" not in history
+        assert "Back to version" in await browser.get(f"/ev_guests/{OTHER}/history")
 
 
 async def test_payloads_that_no_database_can_take_apart_hide_nobody(

@@ -52,6 +52,7 @@ class Version:
     url: str
     changes: Sequence[VersionChange]
     back_url: str  # empty on the newest, and where nothing would change
+    erased: str = ""  # a sentence on a version that an erasure wrote, or took personal values from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +232,8 @@ async def _page(
 
 def _would_change(site: ModelSite, record: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     snapshot = row.get("snapshot")
+    if row.get("erased_at"):  # what it would bring back is not what was
+        return False
     if not isinstance(snapshot, Mapping):
         return row.get("operation") != "delete"
     return bool(_restorable(site, record, snapshot))
@@ -278,7 +281,14 @@ def _version(
             _change(visit, site, name, one, labels) for name, one in diff.items() if isinstance(one, Mapping)
         ],
         back_url=visit.url(site.table, record_id, "edit", version=number) if can_go_back else "",
+        erased=_erased_text(visit, row),
     )
+
+
+def _erased_text(visit: Visit, row: Mapping[str, Any]) -> str:
+    if row.get("erased_at"):
+        return visit.t("version_erased")
+    return visit.t("version_of_erasure") if row.get("source") == "erasure" else ""
 
 
 def _change(

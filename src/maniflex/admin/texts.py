@@ -519,6 +519,8 @@ TEXTS: dict[str, str] = {
     "new": "New",
     "older": "Older",
     "no_shown_change": "No field that is shown was changed.",
+    "version_erased": "Personal values were erased from this version.",
+    "version_of_erasure": "An erasure took personal values from the record.",
     "audit_action": "Action",
     "audit_actor": "Who",
     "audit_model": "Model",
