@@ -265,6 +265,12 @@ async def test_plain_texts_are_encrypted_and_taken_out_of_what_was_written_befor
         assert {one["email"] for one in data_of(await http.get("/api/people?limit=50"))} == set(EMAILS)
         assert data_of(await http.get(f"/api/people?filter=email:eq:{EMAILS[3]}")) == []
 
+        def end_at_once(rows: int) -> None:
+            raise RuntimeError("ended")
+
+        for _ in range(5):
+            with pytest.raises(RuntimeError, match="ended"):
+                await server.keys.rotate("Person", plaintext=True, page_size=3, on_rows=end_at_once)
         report = await server.keys.rotate("Person", plaintext=True)
 
         assert (report.rotated, report.complete) == (20, True)

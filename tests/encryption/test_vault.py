@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from maniflex.middleware import idempotency
 from maniflex.testing import client
 from maniflex.testing.conformance import KeyProviderConformance
 from tests.kit.http import created, data_of, error_of
-from tests.kit.patients import EMAIL, NOTE, SSN, Patient, a_clinic
+from tests.kit.patients import EMAIL, NOTE, SSN, Patient, a_clinic, keys
 from tests.kit.vault import TOKEN, Vault, a_vault
 
 CONTEXT = context_of("patients.ssn", "1")
@@ -239,3 +240,92 @@ async def test_a_run_and_a_worker_read_values_by_keys_of_vault(vault: Vault, dat
         await created(http, "/api/patients", name="x", note="n")
         finished = await server.work.wait((await server.work.submit("read.v1", {})).id)
         assert finished.result == 1
+
+
+# -- a provider of one's own
+
+
+class Elsewhere:
+    """Keys that are asked one value at a time, and take a moment."""
+
+    def __init__(self) -> None:
+        self._keys = keys()
+        self.asked = 0
+
+    async def _ask(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(0)
+
+    async def encrypt(self, key_id: str, plain: bytes, *, context: bytes) -> bytes:
+        await self._ask()
+        return self._keys.seal(key_id, plain, context)
+
+    async def decrypt(self, envelope: bytes, *, context: bytes) -> bytes:
+        await self._ask()
+        return self._keys.open(envelope, context)
+
+    def key_id_of(self, envelope: bytes) -> str:
+        return self._keys.key_id_of(envelope)
+
+    async def hmac(self, key_id: str, data: bytes) -> bytes:
+        await self._ask()
+        return self._keys.digest(key_id, data)
+
+    async def check(self, key_ids: Collection[str]) -> list[str]:
+        return []
+
+
+class TestKeysElsewhere(KeyProviderConformance):
+    @pytest.fixture
+    def provider(self) -> KeyProvider:
+        return Elsewhere()
+
+    @pytest.fixture
+    def other_key_id(self) -> str:
+        return "notes"
+
+
+async def test_a_provider_of_ones_own_serves_many_clients_at_once(database_url: str) -> None:
+    provider = Elsewhere()
+    server = a_clinic(provider=provider)
+    async with client(server, database=database_url) as http:
+
+        async def use(number: int) -> None:
+            patient = await created(http, "/api/patients", name="x", note=f"n{number}", ssn=f"s{number}")
+            path = f"/api/patients/{patient['id']}"
+            assert data_of(await http.patch(path, json={"note": f"m{number}"}))["note"] == f"m{number}"
+            assert data_of(await http.get(path))["ssn"] == f"s{number}"
+            assert (await server.db(Patient).read(patient["id"])).note == f"m{number}"
+            error_of(
+                await http.post("/api/patients", json={"name": "y", "ssn": f"s{number}"}), 409, "CONFLICT"
+            )
+
+        await asyncio.gather(*(use(number) for number in range(20)))
+        notes = {patient["note"] for patient in data_of(await http.get("/api/patients?limit=50"))}
+        assert notes == {f"m{number}" for number in range(20)}
+        with pytest.raises(asyncio.TimeoutError):  # a caller that leaves leaves nothing behind
+            async with asyncio.timeout(0):
+                await server.db(Patient).list()
+        assert len(await server.db(Patient).list()) == 20
+    assert provider.asked
+
+
+async def test_who_is_cancelled_while_a_provider_is_asked_hears_of_it(database_url: str) -> None:
+    provider, is_asked = Elsewhere(), asyncio.Event()
+
+    async def ask_for_ever(envelope: bytes, *, context: bytes) -> bytes:
+        is_asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    server = a_clinic(provider=provider)
+    async with client(server, database=database_url):
+        patient = await server.db(Patient).create(name="x", note="n")
+        decrypt, provider.decrypt = provider.decrypt, ask_for_ever  # type: ignore[method-assign]
+        reading = asyncio.create_task(server.db(Patient).read(patient.id))
+        await is_asked.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        provider.decrypt = decrypt  # type: ignore[method-assign]
+        assert (await server.db(Patient).read(patient.id)).note == "n"

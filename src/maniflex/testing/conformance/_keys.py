@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from maniflex.encryption.envelope import head_of
 from maniflex.encryption.port import KeyProvider, context_of
 from maniflex.errors import DecryptionError
 
@@ -47,6 +48,12 @@ class Sealing:
     ) -> None:
         for name in (key_id, other_key_id):
             assert provider.key_id_of(await provider.encrypt(name, b"value", context=CONTEXT)) == name
+
+    async def test_an_envelope_begins_with_the_head_of_its_key(
+        self, provider: KeyProvider, key_id: str, other_key_id: str
+    ) -> None:
+        for name in (key_id, other_key_id):
+            assert (await provider.encrypt(name, b"value", context=CONTEXT)).startswith(head_of(name))
 
     @pytest.mark.parametrize(
         "context", [context_of("patients.ssn", "2"), context_of("patients.name", "1"), b""]
