@@ -371,10 +371,21 @@ async def test_records_in_answers_of_actions_follow_the_language_too(sqlite_url:
     async def everything(ctx: Context) -> Any:
         return {"departments": await ctx.db(Department).list()}
 
+    @server.action("GET", "/none")
+    async def nothing(ctx: Context) -> Any:
+        return {"people": await ctx.db(Person).list(), "ok": True}
+
     async with client(server, database=sqlite_url) as http:
         await department(http)
+        assert "content-language" not in (await http.get("/api/none?locale=ar")).headers
         for query, name in (("", "Finance"), ("?locale=ar", "مالية"), ("?locale=!", "Finance")):
-            [shown] = data_of(await http.get(f"/api/all{query}"))["departments"]
+            answer = await http.get(f"/api/all{query}")
+            language = "ar" if "ar" in query else "en"
+            assert (answer.headers["content-language"], answer.headers["vary"]) == (
+                language,
+                "Accept-Language",
+            )
+            [shown] = data_of(answer)["departments"]
             assert (shown["name"], shown["name_i18n"]) == (name, FINANCE)
             assert ("motto" in shown) is not redacts
 

@@ -8,7 +8,7 @@ field. `ctx.redacted(Model)` is the way here for code; who is asked is said by `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -22,10 +22,11 @@ from maniflex.db.store import Store
 from maniflex.errors import InvalidQuery, RequestError
 from maniflex.model.base import HiddenFields, Model
 from maniflex.model.meta import FieldMeta
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import MEANT_FOR_TASKS, callback_failure
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, mark_language
 from maniflex.pipeline.serializer import Serializer, SerializersInView, simplifier
 from maniflex.query.query import (
     NOTHING,
@@ -210,13 +211,21 @@ def write_in_language(ctx: Context) -> Awaitable[None] | None:
         return None
     if response.error is not None or response._data is None:
         return None
-    view = asked_view(ctx)
-    return None if view == ctx.runtime.view_of(None, None) else _write_in_view(ctx, response, view)
+    return _write_in_view(ctx, response, asked_view(ctx))
 
 
 async def _write_in_view(ctx: Context, response: Response, view: LocaleView) -> None:
     serializers = SerializersInView(ctx.runtime.serializers, view)
     response.body = await write_answer(response, ctx.runtime, simplifier(serializers))
+    _mark_language(ctx, response, serializers)
+
+
+def _mark_language(ctx: Context, response: Response, models: Iterable[type[Model]]) -> None:
+    """Say in the headers which language an answer is in that shows texts of these models."""
+    is_marked = response.headers is not None and "content-language" in response.headers
+    if not is_marked and any(localized_fields(ctx.runtime.models[model]) for model in models):
+        options = ctx.runtime.config.locale
+        mark_language(response, asked_view(ctx).locale or options.default, by_header=options.from_header)
 
 
 async def _redact_refusal(ctx: Context, refusal: Response) -> None:
@@ -255,6 +264,8 @@ async def redact_answer(ctx: Context, response: Response) -> None:
     if writer.refusal is not None:
         raise writer.refusal
     response.body = body
+    if response.error is None and ctx.runtime.has_texts:
+        _mark_language(ctx, response, writer.models)
     ctx.shown_models = tuple(model.__name__ for model in writer.models)
 
 
