@@ -284,6 +284,35 @@ async def test_softly_deleted_records_are_erased_for_good(database_url: str, tmp
         assert await rows(server, "SELECT count(*) FROM letter_histories") == [(0,)]
 
 
+class Profile(Model, table="er_profiles", subject="owner", versioned=True, history_restore=True):
+    owner: str = field(relation=None)
+    motto: str | None = field(default=None, personal=True)
+    level: int = 1
+
+
+class Plain(
+    Model, table="er_plain_profiles", subject="owner", versioned_diff_only=True, history_restore=True
+):
+    owner: str = field(relation=None)
+    motto: str | None = field(default=None, personal=True)
+    level: int = 1
+
+
+@pytest.mark.parametrize("model", [Profile, Plain])
+async def test_a_way_back_to_an_erased_version_empties_nothing(database_url: str, model: Any) -> None:
+    server = Server(database_url, background=False)
+    server.register(model)
+    async with client(server, database=None) as http:
+        profile = await server.db(model).create(owner=PERSON, motto="hers")
+        await server.erasure.erase(PERSON)
+        await server.db(model).update(profile.id, motto="a new one", level=2)
+
+        answer = await http.post(f"/api/{model.__options__.table}/{profile.id}/history/1/restore")
+
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["data"]["motto"], answer.json()["data"]["level"]) == ("a new one", 1)
+
+
 # -- declarations
 
 _PERSONAL: Any = str | None, field(default=None, personal=True)

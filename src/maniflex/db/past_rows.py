@@ -181,16 +181,27 @@ class PastRows:
             raise NotFound(model=self.store.meta.name, record_id=record_id)
         return record
 
-    async def state(self, record_id: str, version: int) -> Mapping[str, Any] | None:
-        """The values that the history keeps of a version, by API name; None when there is no such version."""
+    async def state(
+        self, record_id: str, version: int, *, without_erased: bool = False
+    ) -> Mapping[str, Any] | None:
+        """The values that the history keeps of a version, by API name; None when there is no such version.
+
+        Personal values of an erased version are null, which they were not; `without_erased` leaves them out.
+        """
         filters = [("record_id", "eq", record_id), ("version", "lte", version)]
         rows = await self._versions(filters, limit=1 if self.snapshots else None)
         if not rows or rows[0].version != version:
             return None
-        if self.snapshots:
-            snapshot = rows[0].snapshot
-            return None if snapshot is None else self.tell(rows[0].schema_version, snapshot).values
-        return self._replay_diffs(list(reversed(rows)))[0]
+        if not self.snapshots:
+            values = self._replay_diffs(list(reversed(rows)))[0]
+        elif rows[0].snapshot is None:
+            return None
+        else:
+            values = self.tell(rows[0].schema_version, rows[0].snapshot).values
+        if not without_erased or all(row.erased_at is None for row in rows):
+            return values
+        personal_names = {f.api for f in self.store.meta.fields if f.personal}
+        return {name: value for name, value in values.items() if name not in personal_names}
 
     async def _page(
         self,

@@ -220,7 +220,7 @@ class HistorySteps:
         await self._of_one.require_row(ctx, row)
         values = None
         if version is not None and await self._is_shown(ctx, version):
-            values = await self._past.state(ctx.resource_id, version)
+            values = await self._past.state(ctx.resource_id, version, without_erased=True)
         if values is None:
             raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
         closed = self._model.closed
