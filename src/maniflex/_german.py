@@ -650,6 +650,13 @@ GERMAN = {
     "the feed of events cannot be continued from this cursor; begin anew": (
         "der Strom der Ereignisse lässt sich von diesem Cursor nicht fortsetzen; bitte neu beginnen"
     ),
+    "the headers of the event are not valid": "die Kopfzeilen des Ereignisses sind ungültig",
+    "the data of {type} are not what it declares": "die Daten von {type} sind nicht, was es angibt",
+    "there is no group {name}": "die Gruppe {name} gibt es nicht",
+    "the event of {model} cannot be made: {reason}": (
+        "das Ereignis zu {model} kann nicht gebildet werden: {reason}"
+    ),
+    "the event {message}": "das Ereignis {message}",
     "the event cannot be made: {reason}": "das Ereignis kann nicht gebildet werden: {reason}",
     "it is internal or has dead letters sent to it, so clients do not submit it": (
         "er ist intern oder nimmt unzustellbare Nachrichten an, daher legen ihn Clients nicht an"
