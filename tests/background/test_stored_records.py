@@ -10,8 +10,11 @@ from pydantic import BaseModel, model_serializer
 
 from maniflex import Model, Run, Server, field
 from maniflex._json import encode
+from maniflex.encryption import MemoryKeyProvider
 from maniflex.errors import ValidationFailed
+from maniflex.testing import client
 from tests.kit.runs import no_pause, working
+from tests.kit.stored_bytes import stored_bytes
 
 
 class Member(Model):
@@ -26,6 +29,11 @@ class Vault(Model):
     @model_serializer(mode="wrap")
     def _with_mark(self, write: Any) -> Any:
         return {**write(self), "mark": 1}
+
+
+class Sealed(Model):
+    name: str
+    card: str | None = field(default=None, encrypted=True)
 
 
 class Plain(Model):
@@ -66,6 +74,40 @@ def test_what_holds_a_record_with_a_secret_is_refused_by_the_name_of_the_field(v
         ValidationFailed, match=r"JSON: (Member.password|Vault.pin) is a secret.* send the id"
     ):
         encode(value, "payload")
+
+
+@pytest.mark.parametrize(
+    "value", [Sealed(name="s", card="planted"), [{"a": Sealed(name="s")}], Either(thing=Sealed(name="s"))]
+)
+def test_what_holds_a_record_with_an_encrypted_field_is_refused_and_answers_have_it(value: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"Sealed.card is encrypted.* send the id") as refused:
+        encode(value, "payload")
+    assert "planted" not in str(refused.value)
+    assert Sealed(name="s", card="planted").model_dump()["card"] == "planted"
+
+
+async def test_no_run_stores_the_plain_value_of_an_encrypted_field(database_url: str) -> None:
+    server = Server(key_provider=MemoryKeyProvider())
+    server.register(Sealed)
+    server.outbox.enable()
+
+    @server.work.handler("returns.v1", max_attempts=1)
+    async def returns(run: Run) -> Any:
+        return await server.db(Sealed).read(run.payload["id"])
+
+    async with client(server, database=database_url):
+        record = await server.db(Sealed).create(name="s", card="planted")
+        for refused in (
+            server.work.submit("returns.v1", record),
+            server.outbox.enqueue("told", {"record": record}),
+        ):
+            with pytest.raises(ValidationFailed, match=r"Sealed.card is encrypted"):
+                async with server.transaction():
+                    await refused
+        run = await server.work.submit("returns.v1", {"id": record.id})
+        await server.work.worker().drain()
+        assert (await server.work.get(run.id)).status == "failed"
+        assert b"planted" not in await stored_bytes(database_url)
 
 
 def test_answers_still_leave_secrets_out() -> None:

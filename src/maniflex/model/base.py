@@ -19,7 +19,15 @@ from pydantic_core import PydanticSerializationError, ValidationError
 from maniflex._ids import new_id
 from maniflex._json import BY_ATTRIBUTE, TO_READ_BACK
 from maniflex.config import Limits
-from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
+from maniflex.model.class_body import (
+    ClassBody,
+    add_marker,
+    build,
+    read_options,
+    rules_of,
+    settle_fields,
+    utc_now,
+)
 from maniflex.model.core_schema import serializers
 from maniflex.model.declared import Index, ModelOptions, OnErase, Retention, SoftDelete
 from maniflex.model.field import field, file, scheduled
@@ -243,12 +251,23 @@ class RefuseLoss:
     """Serializes the records of one model, unless that would lose a secret of them."""
 
     def __init__(
-        self, model: type[BaseModel], secrets: list[str], names: Mapping[Any, str], serialization: Any
+        self,
+        model: type[BaseModel],
+        secrets: list[str],
+        encrypted: list[str],
+        names: Mapping[Any, str],
+        serialization: Any,
     ) -> None:
         self.message = (
             f"{model.__name__}.{secrets[0]} is a secret, which JSON leaves out;"
             " send the id, or a type of your own"
             if secrets
+            else None
+        )
+        self.stored_message = self.message or (
+            f"{model.__name__}.{encrypted[0]} is encrypted, and would be stored as it is;"
+            " send the id, or a type of your own"
+            if encrypted
             else None
         )
         self._model = model
@@ -260,6 +279,8 @@ class RefuseLoss:
         context = info.context
         if self.message is not None and (context is TO_READ_BACK or context is BY_ATTRIBUTE):
             raise PydanticSerializationError(self.message)
+        if self.stored_message is not None and context is TO_READ_BACK:
+            raise PydanticSerializationError(self.stored_message)
         if self._serialize is None:
             output = write(record)
         elif self._takes_info:
@@ -288,6 +309,8 @@ def refuse_loss(model: type[BaseModel], schema: Any) -> None:
     ours: frozenset[str] = getattr(model, "__omitted__", frozenset())
     fields = model.__pydantic_fields__
     secrets = [name for name, info in fields.items() if info.exclude and name not in ours]
+    rules = {name: rules_of(info) for name, info in fields.items()}
+    encrypted = [n for n, one in rules.items() if one is not None and one.spec.options.get("encrypted")]
     names = {info.serialization_alias: name for name, info in fields.items() if info.serialization_alias}
     serialization = schema.get("serialization")
     kind = "function-wrap" if serialization is None else serialization["type"]
@@ -295,9 +318,9 @@ def refuse_loss(model: type[BaseModel], schema: Any) -> None:
     if isinstance(getattr(function, "__self__", function), RefuseLoss):
         return
     if kind == "function-wrap":
-        guard: Any = RefuseLoss(model, secrets, names, serialization)
+        guard: Any = RefuseLoss(model, secrets, encrypted, names, serialization)
     elif kind == "function-plain":  # it says itself what it writes
-        guard = RefuseLoss(model, [], names, serialization).write_alone
+        guard = RefuseLoss(model, [], [], names, serialization).write_alone
     else:
         return
     schema["serialization"] = {**(serialization or {}), "type": kind, "function": guard, "info_arg": True}
@@ -306,5 +329,5 @@ def refuse_loss(model: type[BaseModel], schema: Any) -> None:
 def losses(schema: Any) -> Iterator[str]:
     """Why records inside a schema cannot be stored, a sentence per model."""
     for function in serializers(schema):
-        if isinstance(function, RefuseLoss) and function.message is not None:
-            yield function.message
+        if isinstance(function, RefuseLoss) and function.stored_message is not None:
+            yield function.stored_message
