@@ -13,6 +13,7 @@ from typing import Any
 import maniflex
 from maniflex import AuthInfo, LocaleString, Model, Server
 from maniflex.audit import TableSink
+from maniflex.ext.mail import MemoryMailer
 from maniflex.middleware import auth, stores, workflow
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import DESCRIPTION, STEPS
@@ -209,6 +210,9 @@ SAMPLES: dict[str, Sample] = {
     "service.copy_field": sample(given("title", "slug"), given("title", "title")),
     "service.hash_field": sample(given("password"), given("password", "md5")),
     "service.owner_scope": sample(given("writer"), given("writer", mismatch="ignore")),
+    "service.send_email": sample(
+        given(anything, MemoryMailer()), given(None, MemoryMailer()), given(anything, MemoryMailer)
+    ),
     "service.set_field": sample(given("writer", "ada")),
     "service.slugify_field": sample(given("title", "slug"), given("title", "slug", max_length=0)),
     "service.strip_field": sample(given("confirmation"), given()),

@@ -41,7 +41,8 @@ OPTIONAL = (
     *("nats", "aio_pika", "confluent_kafka", "boto3", "httpx"),
 )
 ARTICLE = sealed(Section, Article)["Article"]
-BRINGS_ANOTHER = {"auth.allow_public_read"}  # entry, which asks for an identity on writes
+# Another entry, which asks for an identity on writes; the routes of the outbox.
+BRINGS_ANOTHER = {"auth.allow_public_read", "service.send_email"}
 # A body that is too large and a conflict are refused by every write; the sample of a filter is a constant;
 # OPTIONS is not shown unless told; the sample of an envelope has no schema; an audit of reads refuses nothing
 # unless it is required.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from maniflex._service import Service
 from maniflex.app.entry_tables import EntryTables
@@ -39,6 +40,7 @@ from maniflex.config import Config
 from maniflex.erasure.api import ERASURE_RUN, Erasures
 from maniflex.features.actions import Action
 from maniflex.files.api import Files
+from maniflex.middleware.service.send_email import MailEntry
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
@@ -48,6 +50,9 @@ from maniflex.pipeline.routes import Endpoint
 from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
+
+if TYPE_CHECKING:
+    from maniflex.background.mail.api import Mail
 
 
 class Durable:
@@ -69,6 +74,8 @@ class Durable:
         self.erasure.forget_answers = self.entry_tables.forget_answers
         self.retention = RetentionSweeps(self._prune, self.erasure.erase_records)
         self.audit = AuditTrail(self.outbox)
+        self._mail: Mail | None = None
+        self._environment: Environment | None = None
         self.erasure.note_export = self.audit.note_export
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
         self.part_routes: tuple[PartRoutes, ...] = (
@@ -87,6 +94,19 @@ class Durable:
         yield from (self.work, self.outbox, self.events, self.schedules, self.scheduled, self.retention)
         yield self.jobs
         yield from (self.processes, self.files, self.erasure, self.entry_tables)
+        if self._mail is not None:
+            yield self._mail
+
+    @property
+    def mail(self) -> Mail:
+        """Mail, loaded when it is first asked for."""
+        if self._mail is None:
+            from maniflex.background.mail.api import Mail
+
+            self._mail = Mail(self.outbox)
+            if self._environment is not None:
+                self._mail.attach(self._environment)
+        return self._mail
 
     async def _prune(self, until: Callable[[], bool]) -> Mapping[str, int]:
         """What a sweep of retention does beside records: ended holds, old versions and records of trails."""
@@ -103,6 +123,12 @@ class Durable:
         self.events.note_models(registry)
         if self.events.is_used and not self.outbox.is_used:
             self.outbox.use()
+        for entry in {id(entry): entry for entry, _ in self.entry_tables.uses}.values():
+            if isinstance(entry, MailEntry):
+                entry.use(self.mail)
+        for fn in self.events.subscribers:
+            if (bind_mail := getattr(fn, "bind_mail", None)) is not None:
+                bind_mail(self.mail)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self.schedules.know_scopes(self._scope_needs())
         self._action_problems = schedulable_problems(actions)
@@ -164,6 +190,7 @@ class Durable:
         self.files.use(runtime.file_desk)
         if runtime.request_numbers is not None:
             self.processes.requests = runtime.request_numbers.totals
+        self._environment = environment
         for part in self._all():
             part.attach(environment)
         self.audit.attach(environment, runtime.tasks.start)
@@ -241,6 +268,11 @@ class WithDurableWork:
     def inbox(self) -> Inbox:
         """Tells messages that came before from those that did not."""
         return self._durable.outbox.inbox
+
+    @property
+    def mail(self) -> Mail:
+        """Mails that leave with the transaction they belong to."""
+        return self._durable.mail
 
     @property
     def scheduled(self) -> Scheduled:

@@ -224,6 +224,11 @@ class Events(DeclaredPart):
 
         return decorate
 
+    @property
+    def subscribers(self) -> list[Callable[..., Any]]:
+        """The functions that handle events here."""
+        return [group.handler.fn for group in self._groups.values()]
+
     def note_models(self, registry: Registry) -> None:
         """Find the models that say `events=` of themselves, and those that `emit` names."""
         self._by_class = {}

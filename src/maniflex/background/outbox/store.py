@@ -268,6 +268,11 @@ class OutboxStore:
         ids = self._texts([id for (id,) in rows])
         return len(await self.adapter.write(self._sql["prune_some"].bind(ids=ids, before=values["before"])))
 
+    async def rewrite(self, message_id: str, payload: str) -> None:
+        """Put another payload in the place of that of a message that is still to be delivered."""
+        statement = self._partitions.statement("rewrite", [message_id])
+        await self.adapter.write(statement.bind(id=message_id, payload=payload))
+
     # -- the inbox
 
     async def once(self, run: Executor, consumer: str, message_id: str, now: datetime) -> bool:

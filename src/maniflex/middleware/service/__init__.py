@@ -6,6 +6,7 @@ server.pipeline.service.register(service.hash_field("password"), models=[User])
 """
 
 from maniflex._callables import explain_section
+from maniflex.middleware.service.send_email import send_email
 from maniflex.middleware.service.service_entry import (
     SKIP,
     copy_field,
@@ -23,6 +24,7 @@ __all__ = [
     "copy_field",
     "hash_field",
     "owner_scope",
+    "send_email",
     "set_field",
     "slugify_field",
     "strip_field",

@@ -152,6 +152,11 @@ RETURNING m.id;
 UPDATE outbox_event SET payload = NULL WHERE id = ANY(:ids::text[]) AND status = 'delivered' /* open outbox_event */
 RETURNING id;
 
+-- name: rewrite
+-- What is still to be done of a message that was delivered in part.
+UPDATE outbox_event SET payload = :payload::text::json WHERE id = :id::text AND status = 'pending' /* open outbox_event */
+RETURNING id;
+
 -- name: settle
 WITH lane AS (
     DELETE FROM outbox_lane WHERE key = ANY(:keys::text[]) AND lease = :lease

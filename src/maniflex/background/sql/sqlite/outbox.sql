@@ -95,6 +95,11 @@ RETURNING id;
 UPDATE outbox_event SET payload = NULL WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'delivered'
 RETURNING id;
 
+-- name: rewrite
+-- What is still to be done of a message that was delivered in part.
+UPDATE outbox_event SET payload = :payload WHERE id = :id AND status = 'pending'
+RETURNING id;
+
 -- name: settle
 UPDATE outbox_event AS m
    SET status = d.value ->> 1, retry_at = coalesce(d.value ->> 2, retry_at),
