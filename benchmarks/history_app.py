@@ -1,4 +1,4 @@
-"""The application of `history.py`: the model of `http_app` four times, with and without history."""
+"""The application of `history.py`: the model of `http_app` six times, with and without history and events."""
 
 from __future__ import annotations
 
@@ -35,5 +35,13 @@ class MarkedVersioned(Article, table="marked_versioned", soft_delete=True, versi
     pass
 
 
+class Emitting(Article, table="emitting", events=True):
+    pass
+
+
+class VersionedEmitting(Article, table="versioned_emitting", versioned=True, events=True):
+    pass
+
+
 server = Server(database=database(), path_prefix="/api")
-server.register(Plain, Versioned, Marked, MarkedVersioned)
+server.register(Plain, Versioned, Marked, MarkedVersioned, Emitting, VersionedEmitting)

@@ -28,6 +28,7 @@ from maniflex.events.patterns import type_problem
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.query.query import find_field
+from maniflex.sql.statement import Sql
 
 SUFFIXES: Mapping[ChangeKind, str] = {
     ChangeKind.CREATE: "created",
@@ -68,7 +69,7 @@ class ModelEvents:
         tenant = None if options.tenant is None else find_field(meta, options.tenant)
         self._tenant_place = None if tenant is None else meta.fields.index(tenant)
         self._kept = None if options.fields is None else _api_names(meta, options.fields)
-        self._is_plain = options.data == "record" and self._kept is None
+        self._texts: dict[ChangeKind, str] = {}
         self._needs_record = callable(options.type) or callable(options.subject) or callable(options.data)
         self._type = options.type if isinstance(options.type, str) else self._noun
 
@@ -78,6 +79,52 @@ class ModelEvents:
             return []
         return [f"{self._type}.{SUFFIXES[kind]}" for kind in ChangeKind if kind in self.kinds]
 
+    def insert(self, change: Change, who: Caller, feed: EventWriter) -> Sql | None:
+        """What adds the event of a change, if it makes one: quick, because much of its text is fixed."""
+        if self._needs_record:
+            draft = self.draft(change, who, feed)
+            return None if draft is None else feed.store.append(draft)
+        if change.operation not in self.kinds:
+            return None
+        row = change.before if change.operation is ChangeKind.DELETE else change.after
+        assert row is not None
+        changed_names = None
+        if change.operation is ChangeKind.UPDATE:
+            changed_names = self._changed_names(change, row)
+            if changed_names is None:
+                return None
+        data, dataref = self._data(change, row, {}), None
+        if data is not None and len(data) > feed.max_size:
+            data, dataref = None, f"{feed.path_prefix}/{self.meta.table}/{change.id}"
+        text = self._texts.get(change.operation)
+        if text is None:
+            noun = self._options.subject if isinstance(self._options.subject, str) else self._noun
+            suffix = SUFFIXES[change.operation]
+            text = self._texts[change.operation] = feed.store.insert_text(
+                f"{self._type}.{suffix}",
+                feed.source,
+                noun,
+                self.meta.name,
+                suffix,
+                self._options.schema_version,
+            )
+        actor_id = None if change.source in BY_NOBODY else who.actor_id
+        tenant_id = who.tenant_id if self._tenant_place is None else self._tenant(row)
+        ids = (new_id(), change.id, feed.store.as_time(feed.now()))
+        return Sql(text, (*ids, actor_id, tenant_id, who.traceparent, changed_names or None, dataref, data))
+
+    def _tenant(self, row: Row) -> str | None:
+        value = None if self._tenant_place is None else row[self._tenant_place]
+        return None if value is None else str(value)
+
+    def _changed_names(self, change: Change, row: Row) -> str | None:
+        """The names of the visible fields that differ, empty where only others do; None makes no event."""
+        assert change.before is not None
+        names = self._differences.between(change.before, row)
+        if names:
+            return ",".join(names)
+        return "" if any(change.before[i] != row[i] for i in self._scope_places) else None
+
     def draft(self, change: Change, who: Caller, feed: EventWriter) -> DraftEvent | None:
         """The event of a change, if it makes one."""
         if change.operation not in self.kinds:
@@ -86,11 +133,8 @@ class ModelEvents:
         assert row is not None
         changed_names: str | None = None
         if change.operation is ChangeKind.UPDATE:
-            assert change.before is not None
-            names = list(self._differences.between(change.before, row))
-            if names:
-                changed_names = ",".join(names)
-            elif not any(change.before[i] != row[i] for i in self._scope_places):
+            changed_names = self._changed_names(change, row)
+            if changed_names is None:
                 return None
         suffix, record_id = SUFFIXES[change.operation], change.id or ""
         record = _plain(self._redaction(row)) if self._needs_record else {}
@@ -98,10 +142,7 @@ class ModelEvents:
         data, dataref = self._data(change, row, record), None
         if data is not None and len(data) > feed.max_size:
             data, dataref = None, f"{feed.path_prefix}/{self.meta.table}/{record_id}"
-        tenant_id = who.tenant_id
-        if self._tenant_place is not None:
-            value = row[self._tenant_place]
-            tenant_id = None if value is None else str(value)
+        tenant_id = who.tenant_id if self._tenant_place is None else self._tenant(row)
         subject = self._subject(suffix, record_id, record)
         return DraftEvent(
             id,
@@ -118,7 +159,7 @@ class ModelEvents:
             tenant_id,
             who.traceparent,
             self._options.schema_version,
-            changed_names,
+            changed_names or None,
             None,
             dataref,
             data,
@@ -169,8 +210,6 @@ def _api_names(meta: ModelMeta, names: Iterable[str]) -> frozenset[str]:
 class EventRows(FollowUp):
     """Writes the events of one model beside its rows."""
 
-    needs_exact_types = True
-
     def __init__(
         self, events: ModelEvents, feed: EventWriter, sources: frozenset[Source] | None = None
     ) -> None:
@@ -180,6 +219,13 @@ class EventRows(FollowUp):
 
     def follow(self, changes: Sequence[Change], who: Caller) -> Statements:
         """Add the events of these changes."""
+        if len(changes) == 1:
+            [change] = changes
+            is_meant = self._sources is None or change.source in self._sources
+            statement = self._events.insert(change, who, self._feed) if is_meant else None
+            if statement is not None:
+                yield statement
+            return
         drafts = [
             draft
             for change in changes

@@ -17,14 +17,7 @@ from maniflex.model.meta import Index, TableRules, is_one_of
 HANDLER, BRIDGE = "handler", "bridge"  # kinds of groups
 
 
-class LoggedEvent(
-    Model,
-    table="event_log",
-    indices=[
-        Index(("source", "event_id"), unique=True, name="event_log_once_idx"),
-        Index(("position",), unique=True, name="event_log_position_idx"),
-    ],
-):
+class LoggedEvent(Model, table="event_log"):
     """An event of the feed: what happened, to which record, and where it stands among all others."""
 
     __append_only__: ClassVar = True

@@ -120,6 +120,18 @@ class FeedStore:
         values["time"] = self._time(draft.time)
         return self._sql["append"].bind_all(values)
 
+    def insert_text(
+        self, type: str, source: str, noun: str, model: str, suffix: str, schema_version: int
+    ) -> str:
+        """The text that adds events of one type, made of an id, a record, a time, who, what and the data."""
+        values = {"type": type, "source": source, "noun": noun, "model": model, "suffix": suffix}
+        literals = {name: quote_literal(value) for name, value in values.items()}
+        return self._sql["insert"].text.format(**literals, schema_version=int(schema_version))
+
+    def as_time(self, moment: datetime) -> Any:
+        """A moment as a parameter."""
+        return self._time(moment)
+
     def append_many(self, drafts: Sequence[DraftEvent]) -> Sql:
         """What adds several, in this order."""
         if len(drafts) == 1:
@@ -141,10 +153,9 @@ class FeedStore:
         return None if self._notify is None else self._notify.bind(channel=CHANNEL)
 
     async def find(self, run: Executor, source: str, event_id: str) -> Event | None:
-        """The event that a source has published under this id."""
-        condition = f"source = {self._place(1)} AND event_id = {self._place(2)}"
-        text = f"SELECT {_COLUMNS} FROM event_log WHERE {condition}"
-        rows = await run.fetch(Sql(text, (source, event_id)))
+        """The event that this application has published under this id."""
+        text = f"SELECT {_COLUMNS} FROM event_log WHERE id = {self._place(1)} AND source = {self._place(2)}"
+        rows = await run.fetch(Sql(text, (event_id, source)))
         return read_event(rows[0]).event if rows else None
 
     # -- where it stands
@@ -367,6 +378,12 @@ class FeedStore:
 
 def _lane(group: GroupState, key: str | None) -> str | None:
     return f"{group.name}/{key}" if group.is_ordered and key is not None else None
+
+
+def quote_literal(text: str) -> str:
+    """A text as SQL writes it."""
+    quoted = text.replace("'", "''")
+    return f"'{quoted}'"
 
 
 def new_epoch() -> str:

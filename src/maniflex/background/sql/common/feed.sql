@@ -3,12 +3,12 @@
 -- An event is written with its change and has no position. `place` gives it the next one after the commit, in the
 -- transaction that makes the messages of its groups (`deliver`), under the lock of the one row of `event_position`.
 
--- name: schema_1
--- What waits for a position, in the order it was written.
-CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (seq) WHERE position IS NULL;
-
 -- name: schema_2
-CREATE INDEX IF NOT EXISTS event_log_subject_idx ON event_log (subject) WHERE subject IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS event_log_position_idx ON event_log (position) WHERE position IS NOT NULL;
+
+-- name: schema_4
+-- Events of others, whose rows have ids of their own. Those of this application are called by the ids of their rows.
+CREATE UNIQUE INDEX IF NOT EXISTS event_log_once_idx ON event_log (source, event_id) WHERE id <> event_id;
 
 -- name: is_behind
 -- Whether the router has something to do: events without a position, or groups that are behind.
@@ -21,9 +21,6 @@ SELECT epoch, last, coalesce((SELECT min(position) FROM event_log WHERE position
 
 -- name: renew
 UPDATE event_position SET epoch = :epoch, updated_at = :now WHERE id = 'feed' RETURNING epoch;
-
--- name: unrouted
-SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY seq LIMIT :limit;
 
 -- name: unrouted_count
 SELECT count(*) FROM event_log WHERE position IS NULL;

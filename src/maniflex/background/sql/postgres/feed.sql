@@ -1,7 +1,14 @@
 -- The way of an event is told in common/feed.sql.
 
+-- name: schema_1
+-- What waits for a position, in the order it was written.
+CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (seq) WHERE position IS NULL;
+
 -- name: schema_3
 CREATE SEQUENCE IF NOT EXISTS event_log_seq;
+
+-- name: unrouted
+SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY seq LIMIT :limit;
 
 -- name: begin
 INSERT INTO event_position (id, epoch, last, created_at, updated_at)
@@ -10,6 +17,17 @@ VALUES ('feed', :epoch::text, 0, :now::timestamptz, :now::timestamptz)
 
 -- name: lock_position
 SELECT epoch, last FROM event_position WHERE id = 'feed' FOR UPDATE;
+
+-- name: insert
+-- The event of one change: the text of its model, and few values. The number is taken once the row that was written is
+-- locked, so that events of one row are in its order.
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
+                       schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
+SELECT $1::text, nextval('event_log_seq'), $1::text, {type}, {source}, {noun} || '/' || $2::text, $3::timestamptz,
+       {noun} || '/' || $2::text, {model}, {suffix}, $2::text, $4::text, $5::text, $6::text, {schema_version}, $7::text,
+       NULL, $8::text, $9::json, false, NULL, $3::timestamptz, $3::timestamptz
+  FROM (SELECT 1) AS of_write
+RETURNING id;
 
 -- name: append
 -- The number is taken once the row that was written is locked, so that events of one row are in its order.
@@ -20,7 +38,7 @@ SELECT :id::text, nextval('event_log_seq'), :event_id::text, :type::text, :sourc
        :schema_version::bigint, :changed::text, :headers::json, :dataref::text, :data::json, false, :scope::json,
        :time::timestamptz, :time::timestamptz
   FROM (SELECT 1) AS of_write
-    ON CONFLICT (source, event_id) DO NOTHING
+    ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: append_many
@@ -34,7 +52,7 @@ SELECT d.value ->> 'id', nextval('event_log_seq'), d.value ->> 'event_id',
        (d.value ->> 'time')::timestamptz, (d.value ->> 'time')::timestamptz
   FROM json_array_elements(:rows::json) WITH ORDINALITY AS d (value, place)
  ORDER BY d.place
-    ON CONFLICT (source, event_id) DO NOTHING
+    ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: append_letter

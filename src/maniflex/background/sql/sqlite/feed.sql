@@ -1,8 +1,12 @@
--- The way of an event is told in common/feed.sql.
+-- The way of an event is told in common/feed.sql. The order of writing is that of the row ids here, because there is one
+-- writer at a time; `seq` is of PostgreSQL.
 
--- name: schema_3
--- Numbers are given out by whoever holds the write lock, one more than the largest there is.
-CREATE UNIQUE INDEX IF NOT EXISTS event_log_seq_idx ON event_log (seq);
+-- name: schema_1
+-- What waits for a position, in the order it was written.
+CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (position) WHERE position IS NULL;
+
+-- name: unrouted
+SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit;
 
 -- name: begin
 INSERT INTO event_position (id, epoch, last, created_at, updated_at) VALUES ('feed', :epoch, 0, :now, :now)
@@ -11,21 +15,28 @@ INSERT INTO event_position (id, epoch, last, created_at, updated_at) VALUES ('fe
 -- name: lock_position
 SELECT epoch, last FROM event_position WHERE id = 'feed';
 
+-- name: insert
+-- The event of one change: the text of its model, and few values. It gives nothing back, which would cost a third more.
+INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id,
+                       traceparent, schema_version, changed, dataref, data, erased, created_at, updated_at)
+VALUES (?1, 0, ?1, {type}, {source}, {noun} || '/' || ?2, ?3, {noun} || '/' || ?2, {model}, {suffix}, ?2, ?4, ?5, ?6,
+        {schema_version}, ?7, ?8, ?9, 0, ?3, ?3);
+
 -- name: append
 INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
                        schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
-SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM event_log), :event_id, :type, :source, :subject, :time, :key, :model,
+SELECT :id, 0, :event_id, :type, :source, :subject, :time, :key, :model,
        :operation, :record_id, :actor_id, :tenant_id, :traceparent, :schema_version, :changed, :headers, :dataref, :data,
        0, :scope, :time, :time
   FROM (SELECT 1) AS of_write
  WHERE true
-    ON CONFLICT (source, event_id) DO NOTHING
+    ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: append_many
 INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
                        schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
-SELECT d.value ->> 'id', (SELECT coalesce(max(seq), 0) FROM event_log) + d.key + 1, d.value ->> 'event_id',
+SELECT d.value ->> 'id', 0, d.value ->> 'event_id',
        d.value ->> 'type', d.value ->> 'source', d.value ->> 'subject', d.value ->> 'time', d.value ->> 'key',
        d.value ->> 'model', d.value ->> 'operation', d.value ->> 'record_id', d.value ->> 'actor_id',
        d.value ->> 'tenant_id', d.value ->> 'traceparent', d.value ->> 'schema_version', d.value ->> 'changed',
@@ -33,14 +44,15 @@ SELECT d.value ->> 'id', (SELECT coalesce(max(seq), 0) FROM event_log) + d.key +
        d.value ->> 'time'
   FROM json_each(:rows) d
  WHERE true
-    ON CONFLICT (source, event_id) DO NOTHING
+ ORDER BY d.key
+    ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: append_letter
 -- The letter of a delivery that was given up, if that was ours to do.
 INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, model, operation, record_id, actor_id, tenant_id, traceparent,
                        schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
-SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM event_log), :event_id, :type, :source, :subject, :time, :key, :model,
+SELECT :id, 0, :event_id, :type, :source, :subject, :time, :key, :model,
        :operation, :record_id, :actor_id, :tenant_id, :traceparent, :schema_version, :changed, :headers, :dataref, :data,
        0, :scope, :time, :time
   FROM outbox_event m
