@@ -17,7 +17,7 @@ _CHILDREN = "SELECT {id}, {key}{more} FROM {table} WHERE {key} AMONG(:keys)"
 
 
 class Foresight:
-    """Follows what deletes would take along; `going` are the records that are gone by then."""
+    """Follows what deletes would take along; `going` are the records that are going_ids by then."""
 
     def __init__(self) -> None:
         self.going: dict[Store, set[str]] = defaultdict(set)
@@ -29,29 +29,31 @@ class Foresight:
         along: dict[Store, dict[str, set[str]]] = {one.store: {record_id: {record_id} for record_id in ids}}
         open_places: list[tuple[Store, dict[str, set[str]]]] = [(one.store, along[one.store])]
         restricting: list[tuple[Store, Roots]] = []
-        restricted: set[str] = set()
+        restricted_rows: set[str] = set()
         while open_places:
             store, parents = open_places.pop()
             for link in store.links:
                 children, fixed_ids = await self._children(link, parents)
                 for record_id in fixed_ids:
-                    restricted |= children[record_id]
+                    restricted_rows |= children[record_id]
                 if link.action is OnDelete.RESTRICT:
                     restricting.append((link.store, children))
                 elif link.action is OnDelete.CASCADE:
-                    known = along.setdefault(link.store, {})
+                    rows_along = along.setdefault(link.store, {})
                     new = {
-                        record_id: roots for record_id, roots in children.items() if record_id not in known
+                        record_id: roots
+                        for record_id, roots in children.items()
+                        if record_id not in rows_along
                     }
-                    known.update(new)
+                    rows_along.update(new)
                     if new:
                         open_places.append((link.store, new))
         for store, others in restricting:
             going_along = along.get(store, {})
             for record_id, roots in others.items():
-                restricted |= roots - going_along.get(record_id, set())
-        self.going[one.store] |= set(ids) - restricted
-        return restricted
+                restricted_rows |= roots - going_along.get(record_id, set())
+        self.going[one.store] |= set(ids) - restricted_rows
+        return restricted_rows
 
     async def _children(
         self, link: Link, parents: Mapping[str, Collection[str]]
@@ -59,25 +61,25 @@ class Foresight:
         """The live rows that refer to these, and which of them no delete of a rule may touch."""
         meta, dialect = link.store.meta, link.store.sql.dialect
         marker, hold = meta.soft_delete, meta.hold
-        watched = [marker.field] if marker else []
-        watched += [hold] if hold else []
-        watched += [lock.field for lock in meta.locks]
+        deciding_fields = [marker.field] if marker else []
+        deciding_fields += [hold] if hold else []
+        deciding_fields += [lock.field for lock in meta.locks]
         names = {
             "id": meta.by_name["id"].column,
             "key": meta.by_name[link.key].column,
             "table": meta.table,
-            **{f"w{i}": meta.by_name[name].column for i, name in enumerate(watched)},
+            **{f"w{i}": meta.by_name[name].column for i, name in enumerate(deciding_fields)},
         }
-        text = _CHILDREN.replace("{more}", "".join(f", {{w{i}}}" for i in range(len(watched))))
+        text = _CHILDREN.replace("{more}", "".join(f", {{w{i}}}" for i in range(len(deciding_fields))))
         rows = await Primary(link.store.adapter).fetch(
             bind(filled_in(text, dialect, names), dialect, keys=sorted(parents))
         )
-        gone = self.going[link.store]
+        going_ids = self.going[link.store]
         children: dict[str, set[str]] = {}
         fixed_ids = []
         for record_id, key, *values in rows:
-            states = dict(zip(watched, values, strict=True))
-            if record_id in gone or (marker is not None and states[marker.field]):
+            states = dict(zip(deciding_fields, values, strict=True))
+            if record_id in going_ids or (marker is not None and states[marker.field]):
                 continue
             children[record_id] = set(parents[key])
             is_kept = meta.options.on_erase == "keep" or (hold is not None and states[hold])

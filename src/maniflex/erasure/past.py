@@ -172,8 +172,8 @@ def _version(
         "snapshot": without(snapshot, one.names, erased) if after else _text(snapshot),
         "binding": without_sides(binding, bound_names, bound_sides, erased),
     }
-    stored = {"diff": _text(diff), "snapshot": _text(snapshot), "binding": _text(binding)}
-    return None if columns == stored else columns
+    stored_columns = {"diff": _text(diff), "snapshot": _text(snapshot), "binding": _text(binding)}
+    return None if columns == stored_columns else columns
 
 
 def _audit_record(
@@ -195,10 +195,12 @@ def without(stored: Any, names: Collection[str], erased: Mapping[str, bytes]) ->
     if text is None:
         return None
     values = _read_raw(text)
-    told = [n for n in names if n in values and bytes(values[n]) not in (b"null", erased.get(n))]
-    if not told:
+    names_told = [n for n in names if n in values and bytes(values[n]) not in (b"null", erased.get(n))]
+    if not names_told:
         return text
-    return _write_json({name: _NULL if name in told else value for name, value in values.items()}).decode()
+    return _write_json(
+        {name: _NULL if name in names_told else value for name, value in values.items()}
+    ).decode()
 
 
 def without_sides(
@@ -211,10 +213,12 @@ def without_sides(
     values, is_changed = _read_raw(text), False
     for name in names:
         change = _read_json(values[name]) if name in values else None
-        scrubbed = _without_sides(change, sides, erased.get(name)) if isinstance(change, Mapping) else None
-        if scrubbed != change:
+        changed_change = (
+            _without_sides(change, sides, erased.get(name)) if isinstance(change, Mapping) else None
+        )
+        if changed_change != change:
             is_changed = True
-            values[name] = msgspec.Raw(_write_json(scrubbed))
+            values[name] = msgspec.Raw(_write_json(changed_change))
     return _write_json(values).decode() if is_changed else text
 
 

@@ -103,8 +103,8 @@ def structured(event: Event) -> dict[str, Any]:
     """The whole event as one object."""
     texts = attributes(event)
     if isinstance(event.data, bytes):
-        encoded = base64.b64encode(event.data).decode()
-        return {"datacontenttype": "application/octet-stream", **texts, "data_base64": encoded}
+        base64_text = base64.b64encode(event.data).decode()
+        return {"datacontenttype": "application/octet-stream", **texts, "data_base64": base64_text}
     if event.data is None:
         return {"datacontenttype": DATA_TYPE, **texts}
     return {"datacontenttype": DATA_TYPE, **texts, "data": event.data}

@@ -382,8 +382,7 @@ def _lane(group: GroupState, key: str | None) -> str | None:
 
 def quote_literal(text: str) -> str:
     """A text as SQL writes it."""
-    quoted = text.replace("'", "''")
-    return f"'{quoted}'"
+    return "'" + text.replace("'", "''") + "'"
 
 
 def new_epoch() -> str:
