@@ -32,8 +32,8 @@ CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_par
     raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background
     add_header set_cookie"""
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
-# Socket options, types of columns, a name, the prefix of variables with keys.
-NOT_A_CODE = re.compile("TCP_.*|.*_TEXT|SINGLETON_ID|MFX_KEY")
+# Socket options, types of columns, a name, the prefix of variables with keys, an argument of a command.
+NOT_A_CODE = re.compile("TCP_.*|.*_TEXT|SINGLETON_ID|MFX_KEY|KEY_ID")
 
 
 # -- errors
