@@ -16,6 +16,7 @@ import _nats
 import _network_tools
 import _object_stores
 import _postgres
+import _rabbitmq
 import _redis
 import _venv
 from _stages import Stage, run_stages
@@ -28,7 +29,9 @@ PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a ser
 cluster); as root on Debian, the `postgresql` package. If there is none, this fails. Redis is looked
 for in the same way (MANIFLEX_TEST_REDIS, 127.0.0.1:6379, `redis-server`, the package); if there is
 none, its tests are skipped. NATS too (MANIFLEX_TEST_NATS, `nats-server`, 127.0.0.1:4222, the package); if
-there is none, this fails. For the tests of storage, moto (S3) and Azurite (Azure) are started;
+there is none, this fails, and so is RabbitMQ (MANIFLEX_TEST_RABBITMQ, 127.0.0.1:5672, `rabbitmq-server`, the
+package). Tests of events in Kafka use the mock cluster of its client, and a real one as well where
+MANIFLEX_TEST_KAFKA names it. For the tests of storage, moto (S3) and Azurite (Azure) are started;
 Azurite is installed by npm into .tools/ if it is not there, and without Node.js this fails.
 
 HAProxy and PgBouncer are programs of this machine or, as root on Debian, its packages; without them this
@@ -65,6 +68,7 @@ def main() -> int:
     parser.add_argument("--sqlite-only", action="store_true", help="leave PostgreSQL out, knowingly")
     parser.add_argument("--no-azure", action="store_true", help="leave Azurite out, knowingly")
     parser.add_argument("--no-nats", action="store_true", help="leave NATS out, knowingly")
+    parser.add_argument("--no-rabbitmq", action="store_true", help="leave RabbitMQ out, knowingly")
     for tool in _network_tools.TOOLS:
         parser.add_argument(
             f"--no-{tool.name}", action="store_true", help=f"leave {tool.name} out, knowingly"
@@ -83,6 +87,7 @@ def main() -> int:
                 **_object_store_variables(stack, no_azure=options.no_azure),
                 **_tool_variables(options),
                 **_nats_variables(stack, no_nats=options.no_nats),
+                **_rabbitmq_variables(stack, no_rabbitmq=options.no_rabbitmq),
                 **_chromium_variables(no_browser=options.no_browser),
             }
             stages = checks(
@@ -97,6 +102,9 @@ def main() -> int:
         return 1
     except _nats.NoNats as problem:
         print(f"nats      none\n\n{problem}", file=sys.stderr)
+        return 1
+    except _rabbitmq.NoRabbit as problem:
+        print(f"rabbitmq  none\n\n{problem}", file=sys.stderr)
         return 1
     except _network_tools.NoTool as problem:
         print(f"network   none\n\n{problem}", file=sys.stderr)
@@ -141,6 +149,20 @@ def _nats_variables(stack: ExitStack, *, no_nats: bool) -> dict[str, str]:
     url, origin = stack.enter_context(_nats.nats())
     print(f"nats      {origin}", flush=True)
     return {_nats.VARIABLE: url}
+
+
+def _rabbitmq_variables(stack: ExitStack, *, no_rabbitmq: bool) -> dict[str, str]:
+    kafka = os.environ.get(_rabbitmq.KAFKA_VARIABLE)
+    print(
+        f"kafka     {'the cluster named by ' + _rabbitmq.KAFKA_VARIABLE if kafka else 'a mock cluster'}",
+        flush=True,
+    )
+    if no_rabbitmq:
+        print("rabbitmq  left out (--no-rabbitmq)", flush=True)
+        return {_rabbitmq.NO_RABBITMQ: "1"}
+    url, origin = stack.enter_context(_rabbitmq.rabbitmq())
+    print(f"rabbitmq  {origin}", flush=True)
+    return {_rabbitmq.VARIABLE: url}
 
 
 def _tool_variables(options: argparse.Namespace) -> dict[str, str]:

@@ -27,6 +27,7 @@ from tests.kit.postgres import PostgresPool, through_pooler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import _nats
+import _rabbitmq
 import _redis
 
 ROOT = Path(__file__).parents[1]
@@ -191,4 +192,13 @@ def nats_url() -> Iterator[str]:
     if os.environ.get(_nats.NO_NATS) == "1":
         pytest.skip("NATS is left out on request")
     with _nats.nats(install=False) as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    """A RabbitMQ server; tests use exchanges and queues of their own."""
+    if os.environ.get(_rabbitmq.NO_RABBITMQ) == "1":
+        pytest.skip("RabbitMQ is left out on request")
+    with _rabbitmq.rabbitmq(install=False) as (url, _):
         yield url

@@ -7,12 +7,18 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
+import aio_pika
 import pytest
 from nats.js.errors import NotFoundError
 
 from maniflex.events import InProcessBus, NatsBus, RedisBus
 from maniflex.testing.conformance import BusConformance
-from tests.kit.brokers import RelayedOutage
+from tests.kit.brokers import (
+    RelayedOutage,
+    TidyRabbitBus,
+    remove_from_rabbit,
+    tidy_rabbit_bus,
+)
 from tests.kit.tcp_relay import Relay
 
 
@@ -118,3 +124,52 @@ class TestNats(BusConformance):
         with suppress(NotFoundError):
             await (await last.jetstream()).delete_stream(last.stream)
         await last.close()
+
+    @pytest.mark.long
+    async def test_an_event_that_kills_its_consumers_is_given_up(self, bus: Any) -> None:
+        await super().test_an_event_that_kills_its_consumers_is_given_up(bus)
+
+
+class TestRabbit(BusConformance):
+    has_log = False
+    resumes_within = 10.0
+
+    @pytest.fixture
+    def settings(self, rabbitmq_url: str) -> dict[str, Any]:
+        name = f"maniflex-test-{uuid4().hex}.events"
+        return {"url": rabbitmq_url, "exchange": name, "confirm_timeout": 2}
+
+    @pytest.fixture
+    async def bus(self, settings: dict[str, Any]) -> AsyncIterator[TidyRabbitBus]:
+        async with tidy_rabbit_bus(**settings) as bus:
+            yield bus
+
+    async def twin(self, bus: Any) -> Any:
+        twin = TidyRabbitBus(**self._settings_of(bus))
+        twin.queues = bus.queues
+        await twin.open()
+        return twin
+
+    def _settings_of(self, bus: Any) -> dict[str, Any]:
+        return {"url": bus._url, "exchange": bus.exchange, "confirm_timeout": bus.timeout}
+
+    def recipe(self, bus: Any) -> tuple[str, Mapping[str, Any]]:
+        return "maniflex.events:RabbitBus", self._settings_of(bus)
+
+    async def put_raw(self, bus: Any, body: bytes) -> None:
+        exchange = await bus._publishing.exchange()
+        await exchange.publish(aio_pika.Message(body), "a.raw", mandatory=False)
+
+    @pytest.fixture
+    async def away(self, settings: dict[str, Any]) -> AsyncIterator[tuple[TidyRabbitBus, RelayedOutage]]:
+        relay = Relay(settings["url"])
+        await relay.listen()
+        bus = TidyRabbitBus(**{**settings, "url": relay.same_url, "confirm_timeout": 1})
+        yield bus, RelayedOutage(relay)
+        await bus.close()
+        await relay.cut()
+        await remove_from_rabbit(settings, bus.exchange, bus.queues)
+
+    @pytest.mark.long
+    async def test_an_event_that_kills_its_consumers_is_given_up(self, bus: Any) -> None:
+        await super().test_an_event_that_kills_its_consumers_is_given_up(bus)

@@ -9,6 +9,7 @@ import pytest
 
 CLIENTS = {
     "NatsBus": ("nats", "nats"),
+    "RabbitBus": ("aio_pika", "rabbitmq"),
     "RedisBus": ("redis", "redis"),
 }
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from tempfile import TemporaryDirectory
+from typing import Any, Self
 
-from maniflex.events import Event
+from maniflex.events import Event, RabbitBus
+from maniflex.events.consuming import Consumer
+from maniflex.events.port import SubscriptionPlan
+from tests.kit.processes import free_port
 from tests.kit.tcp_relay import Relay
+from tests.kit.waiting import until
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import _rabbitmq
 
 
 class EventInbox:
@@ -33,3 +48,73 @@ class RelayedOutage:
 
     async def end(self) -> None:
         await self._relay.listen()
+
+
+class TidyRabbitBus(RabbitBus):
+    """Knows which queues it made, so that a test can remove them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.queues: set[str] = set()
+
+    def consumer(self, plan: SubscriptionPlan) -> Consumer:
+        self.queues.add(self.queue_of(plan))
+        return super().consumer(plan)
+
+
+@asynccontextmanager
+async def tidy_rabbit_bus(**settings: Any) -> AsyncIterator[TidyRabbitBus]:
+    """A bus whose queues and exchange are gone afterwards."""
+    bus = TidyRabbitBus(**settings)
+    await bus.open()
+    try:
+        yield bus
+    finally:
+        await bus.close()
+        await remove_from_rabbit(settings, bus.exchange, bus.queues)
+
+
+async def remove_from_rabbit(settings: Mapping[str, Any], exchange: str, queues: set[str]) -> None:
+    """Delete an exchange, and the queues behind it."""
+    connection = await RabbitBus(**settings).dial()
+    channel = await connection.channel()
+    for queue in queues:
+        await channel.queue_delete(queue)
+    await channel.exchange_delete(exchange)
+    await connection.close()
+
+
+class PrivateRabbit:
+    """A RabbitMQ server of one test, which may be killed and started again on its files."""
+
+    def __init__(self) -> None:
+        self._directory = TemporaryDirectory(prefix="maniflex-rabbitmq-", ignore_cleanup_errors=True)
+        self._port = free_port()
+        self._server: Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return _rabbitmq.url_of(self._port)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.kill()
+        self._directory.cleanup()
+
+    def start(self) -> None:
+        """Come up, and answer before this returns."""
+        program = _rabbitmq.find()
+        assert program is not None, _rabbitmq.HELP
+        command = _rabbitmq.command(program, self._port, self._directory.name)
+        self._server = Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+        until(lambda: _rabbitmq.speaks_amqp(self._port), "the RabbitMQ server")
+
+    def kill(self) -> None:
+        """Die as in a crash."""
+        assert self._server is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._server.pid, signal.SIGKILL)  # the script and the server it started
+        self._server.wait()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from maniflex.events.handlers import MemoryDedupe, dedupe, log_handler
     from maniflex.events.in_process import InProcessBus
     from maniflex.events.nats import NatsBus
+    from maniflex.events.rabbitmq import RabbitBus
     from maniflex.events.redis import RedisBus
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryDedupe",
     "NatsBus",
     "QueueFull",
+    "RabbitBus",
     "RedisBus",
     "dedupe",
     "log_handler",
@@ -39,6 +41,7 @@ _LAZY = {  # name → module
     "InProcessBus": "in_process",
     "MemoryDedupe": "handlers",
     "NatsBus": "nats",
+    "RabbitBus": "rabbitmq",
     "RedisBus": "redis",
     "dedupe": "handlers",
     "log_handler": "handlers",

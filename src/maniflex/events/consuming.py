@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Executor
@@ -37,7 +38,11 @@ AWAY = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=28))
 DRAIN = timedelta(seconds=30)  # how long running handlers are awaited
 TAKING_ENDS_WITHIN = 0.7  # seconds that a take may still use once its consumer stops
 FINISHING_ENDS_WITHIN = 0.5
+# A broker counts messages as delivered that were lost on a breaking connection. So what came back that often
+# gets its last attempt all the same, and is taken for one that ends its consumers only behind two more.
+SPARE_DELIVERIES = 2
 LONGEST_REASON = 1000  # characters of a dead letter's reason
+REMEMBERED_FOR = 600.0  # seconds
 MOST_REMEMBERED = 10_000  # messages that were handled and could not be acknowledged
 
 
@@ -115,7 +120,7 @@ class Consumer:
         self._room = asyncio.Event()
         self._hands: dict[asyncio.Task[None], TakenMessage] = {}
         self._working_on: dict[Hashable, asyncio.Future[bool]] = {}
-        self._unacknowledged: OrderedDict[Hashable, None] = OrderedDict()
+        self._unacknowledged: OrderedDict[Hashable, float] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._failures = 0
@@ -294,8 +299,7 @@ class Consumer:
         while delivery.is_repeated and (outcome := self._working_on.get(identity)) is not None:
             if is_done := await asyncio.shield(outcome):
                 break
-        if is_done or (delivery.is_repeated and identity in self._unacknowledged):
-            self._unacknowledged.pop(identity, None)
+        if is_done or (delivery.is_repeated and self._is_remembered(identity)):
             await self._settle(delivery, delivery.acknowledge)
             return
         outcome = self._working_on[identity] = asyncio.get_running_loop().create_future()
@@ -321,13 +325,13 @@ class Consumer:
 
     async def _attempt_until_done(self, delivery: TakenMessage, event: Event) -> bool:
         attempt, most = delivery.begun + 1, self.plan.max_retry + 1
-        if attempt > most:
+        if delivery.begun >= most + SPARE_DELIVERIES:
             reason = f"its consumers ended {delivery.begun} times while they worked on it"
-            return await self._give_up(delivery, event, reason, None)
+            return await self._give_up(delivery, event, reason, None, delivery.begun)
         while (failure := await self._attempt(event)) is not None:
             reason = describe(failure)
             if isinstance(failure, Fatal) or attempt >= most:
-                return await self._give_up(delivery, event, reason, failure)
+                return await self._give_up(delivery, event, reason, failure, attempt)
             pause = self._pause_after(attempt)
             text = "group %s: attempt %d of %d at event %s (%s) failed, the next is in %s: %s"
             log.warning(text, self.plan.group, attempt, most, event.id, event.type, pause, reason)
@@ -371,12 +375,11 @@ class Consumer:
     # -- the end of a message
 
     async def _give_up(
-        self, delivery: TakenMessage, event: Event, reason: str, failure: Exception | None
+        self, delivery: TakenMessage, event: Event, reason: str, failure: Exception | None, attempts: int
     ) -> bool:
         text = "group %s: event %s (%s) is given up after %d attempts: %s"
-        attempts = delivery.begun if failure is None else self.plan.max_retry + 1
         if isinstance(failure, Fatal):
-            text = "group %s: event %s (%s) is given up at once, not one of %d attempts can mend it: %s"
+            text = "group %s: event %s (%s) is given up after %d attempts, because no other can mend it: %s"
         log.error(text, self.plan.group, event.id, event.type, attempts, reason, exc_info=failure)
         letter = None
         # The death of a dead letter makes no other one: a handler of them that fails would go on for ever.
@@ -410,10 +413,19 @@ class Consumer:
             await self._persist(settle)
         except (Gone, _ConsumerStops):
             if delivery.identity is not None:
-                self._unacknowledged[delivery.identity] = None
-                while len(self._unacknowledged) > MOST_REMEMBERED:
-                    self._unacknowledged.popitem(last=False)
+                self.remember(delivery.identity)
         return True
+
+    def remember(self, identity: Hashable) -> None:
+        """The message is done with, and the broker may not know: when it comes again, it is acknowledged."""
+        self._unacknowledged[identity] = time.monotonic()
+        self._unacknowledged.move_to_end(identity)
+        while len(self._unacknowledged) > MOST_REMEMBERED:
+            self._unacknowledged.popitem(last=False)
+
+    def _is_remembered(self, identity: Hashable) -> bool:
+        noted_at = self._unacknowledged.pop(identity, None)
+        return noted_at is not None and time.monotonic() - noted_at < REMEMBERED_FOR
 
     async def _persist(self, call: Callable[[], Awaitable[None]]) -> None:
         """Call until the broker answers; `_ConsumerStops` if the consumer is told to stop before."""

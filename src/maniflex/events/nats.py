@@ -116,8 +116,8 @@ class NatsBus(BaseBus):
     ) -> None:
         """Of two strangers that use one id, the server takes the second for a repetition of the first."""
         with suppress(stream_errors.NotFoundError):
-            stored = await stream.get_msg(self.stream, sequence)
-            if (stored.headers or {}).get("ce-source") == cloudevents.percent_encode(event.source):
+            original = await stream.get_msg(self.stream, sequence)
+            if (original.headers or {}).get("ce-source") == cloudevents.percent_encode(event.source):
                 return
         headers, body = message
         unique_id = f"{cloudevents.percent_encode(event.source)}#{event.id}"
@@ -180,7 +180,7 @@ class NatsBus(BaseBus):
         self._client, self._stream_api = client, api_of_stream
 
     async def _check_stream(self, stream: Any) -> None:
-        wanted = f"{self.prefix}.>"
+        subject_to_cover = f"{self.prefix}.>"
         try:
             info = await stream.stream_info(self.stream)
         except stream_errors.NotFoundError:
@@ -188,13 +188,13 @@ class NatsBus(BaseBus):
                 raise DeclarationError(
                     f"NatsBus: there is no stream {self.stream!r}, and create=False"
                 ) from None
-            await self._add_stream(stream, wanted)
+            await self._add_stream(stream, subject_to_cover)
             return
         subjects = info.config.subjects or []
-        if not any(covers_subject(subject, wanted) for subject in subjects):
+        if not any(covers_subject(subject, subject_to_cover) for subject in subjects):
             raise DeclarationError(
                 f"NatsBus: the stream {self.stream!r} takes {', '.join(subjects) or 'nothing'},"
-                f" which does not cover {wanted}; use another stream= or prefix="
+                f" which does not cover {subject_to_cover}; use another stream= or prefix="
             )
 
     async def _add_stream(self, stream: Any, subject: str) -> None:
@@ -226,9 +226,9 @@ async def _ignore(error: Exception) -> None:
     """The calls that fail tell of it."""
 
 
-def covers_subject(subject: str, wanted: str) -> bool:
-    """Whether everything below `wanted` (which ends in `>`) is taken by a subject of a stream."""
-    have, want = subject.split("."), wanted.split(".")
+def covers_subject(subject: str, subject_to_cover: str) -> bool:
+    """Whether everything below `subject_to_cover` (which ends in `>`) is taken by a subject of a stream."""
+    have, want = subject.split("."), subject_to_cover.split(".")
     for place, token in enumerate(have):
         if token == ">":
             return True
@@ -248,12 +248,12 @@ def filter_of(prefix: str, patterns: Sequence[str]) -> str:
     common: list[str] | None = None
     for pattern in patterns:
         tokens = pattern.split(".")
-        starred = [place for place, token in enumerate(tokens) if "*" in token]
-        fixed = tokens[: starred[0]] if starred else tokens[:-1]
+        star_places = [place for place, token in enumerate(tokens) if "*" in token]
+        fixed_tokens = tokens[: star_places[0]] if star_places else tokens[:-1]
         if common is None:
-            common = fixed
+            common = fixed_tokens
         else:
-            same = [have == want for have, want in zip(common, fixed, strict=False)]
+            same = [have == want for have, want in zip(common, fixed_tokens, strict=False)]
             common = common[: same.index(False) if False in same else len(same)]
     return ".".join([prefix, *(common or []), ">"])
 
@@ -351,9 +351,9 @@ class _NatsConsumer(Consumer):
             self._heard_at = now
             async with self._bus.translating():
                 await self._look(await self._bus.jetstream())
-        taken = [_NatsMessage(self._bus, message) for message in messages]
-        self._sequence = max([self._sequence, *(message.sequence for message in taken)])
-        return taken
+        deliveries = [_NatsMessage(self._bus, message) for message in messages]
+        self._sequence = max([self._sequence, *(message.sequence for message in deliveries)])
+        return deliveries
 
     async def _tell_progress(self) -> None:
         while True:

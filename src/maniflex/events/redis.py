@@ -293,8 +293,8 @@ class _RedisConsumer(Consumer):
         group = groups.get(self.plan.id)
         if group is None or group.get("entries-read") is None or info.get("entries-added") is None:
             return
-        trimmed = info["entries-added"] - info["length"]
-        if (unread := trimmed - group["entries-read"]) > 0:
+        trim_count = info["entries-added"] - info["length"]
+        if (unread := trim_count - group["entries-read"]) > 0:
             await self._pass_over_trimmed(info, unread)
 
     async def _pass_over_trimmed(self, info: Any, unread: int) -> None:
@@ -411,12 +411,12 @@ class _LeaseThread:
         client, failures = None, 0
         while not ending.wait(self._bus.lease / 4):
             with self._lock:
-                held = [(consumer, list(ids)) for consumer, ids in self._held.items()]
-            if not held:
+                leases = [(consumer, list(ids)) for consumer, ids in self._held.items()]
+            if not leases:
                 continue
             try:
                 client = client or self._bus.thread_client()
-                for consumer, ids in held:
+                for consumer, ids in leases:
                     for start in range(0, len(ids), AT_ONCE):
                         client.eval(*consumer.hold_arguments("lease", ids[start : start + AT_ONCE]))
                 failures = 0
