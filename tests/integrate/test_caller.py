@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 
 from maniflex import Context, Server
+from maniflex._webhook_signatures import new_key_pair
 from maniflex.background.metrics import Metrics
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.ext.integration import (
@@ -28,10 +30,12 @@ from maniflex.ext.integration import (
 from maniflex.ext.integration.caller import pause_before
 from maniflex.testing import client
 from tests.kit.http import data_of
+from tests.kit.processes import run_program
 from tests.kit.scripted_http import scripted
 from tests.kit.waiting import eventually
 
 SECRET = "Bearer very-secret"
+PUBLIC = new_key_pair()[1]
 
 
 def at_once(attempt: int) -> float:
@@ -288,6 +292,59 @@ async def test_without_private_addresses_nothing_is_connected_to() -> None:
             Caller(service.url, allow_private=False)
 
     assert service.asked == []
+
+
+async def test_a_public_service_is_called_by_its_name_and_its_redirects_are_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("maniflex._outbound.is_public", lambda address: True)
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *args, **options: real("127.0.0.1" if host == "name.test" else host, *args, **options),
+    )
+    async with scripted((200, {}, b'{"a": 1}'), (307, {"Location": "/there"}, b"")) as service:
+        caller = Caller(f"http://name.test:{service.port}", allow_private=False, max_retry=0)
+        assert await caller.get("/x") == {"a": 1}
+        with pytest.raises(HttpStatusError, match="307"):
+            await caller.get("/y")
+        await caller.close()
+
+    assert [one.target for one in service.asked] == ["/x", "/y"]
+    assert service.asked[0].headers["host"] == f"name.test:{service.port}"
+
+
+LACKING = """
+import sys
+sys.modules[sys.argv[1]] = None  # as where the extra is not installed
+from maniflex import DeclarationError
+from maniflex.ext.integration import Caller, WebhookReceiver
+from maniflex.ext.mail import SmtpMailer
+try:
+    eval(sys.argv[2])
+except DeclarationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "extra"),
+    [
+        ("httpx2", "Caller('https://example.com')", "http"),
+        ("aiosmtplib", "SmtpMailer('smtp.example.com', sender='a@example.com')", "mail"),
+        (
+            "cryptography.hazmat.primitives.asymmetric",
+            f"WebhookReceiver({PUBLIC!r}, scheme='standard')",
+            "auth",
+        ),
+    ],
+)
+def test_a_missing_package_is_a_declaration_error_that_says_what_to_type(
+    module: str, code: str, extra: str
+) -> None:
+    with run_program(LACKING, module, code) as program:
+        assert f"pip install 'maniflex[{extra}]'" in program.hear()
 
 
 async def test_a_client_of_ones_own_is_used() -> None:

@@ -367,6 +367,14 @@ async def test_the_route_has_no_auth_step_and_other_routes_keep_theirs() -> None
         error_of(await http.get(ROUTE), 405, "METHOD_NOT_ALLOWED")
 
 
+def test_the_signature_decides_who_may_use_the_route() -> None:
+    server = Server(":memory:")
+    WebhookReceiver(SECRET).mount(server, PATH, {"paid": Desk().take})
+    problems, _ = server.production_report()
+
+    assert not [problem for problem in problems if PATH in problem]
+
+
 async def test_it_is_described() -> None:
     receiver = WebhookReceiver(SECRET, replay="inbox", timestamp_header="X-Time")
     async with receiving(receiver, Desk()) as http:

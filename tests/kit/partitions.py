@@ -21,6 +21,7 @@ from maniflex.sql.statement import Dialect, Sql
 PARTITIONED = "MANIFLEX_TEST_PARTITIONS"  # what the option sets
 DURABLE = (
     "tests/background",
+    "tests/mail",
     "tests/concurrency",
     "tests/http/test_run*.py",
     "tests/http/test_outbox*.py",

@@ -42,6 +42,8 @@ ADDRESSES = (
     "maniflex.db.backend",
     "maniflex.db.port",
     "maniflex.errors",
+    "maniflex.ext.integration",
+    "maniflex.ext.mail",
     "maniflex.ext.otel",
     "maniflex.middleware.auth",
     "maniflex.middleware.body",

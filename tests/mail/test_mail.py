@@ -388,6 +388,19 @@ async def test_a_mail_goes_out_encrypted_and_signed_in(trusted: Any, implicit: b
     assert "wrong-word" not in str(refused.value)
 
 
+@pytest.mark.parametrize("end", ["\r\n.\r\n", "\n.\n", "\r.\r", "\n.\r\n", "\r\n.\n"])
+async def test_no_text_ends_a_mail_before_its_end(end: str) -> None:
+    evil = (
+        f"first{end}MAIL FROM:<eve@example.com>\r\nRCPT TO:<bob@example.com>\r\nDATA\r\nsecond{end}QUIT\r\n"
+    )
+    async with mail_server() as server:
+        await smtp(server, tls="none").send(EmailMessage(ADA, "Hello", evil, evil))
+
+    [mail] = server.mails
+    assert mail.recipients == [ADA]
+    assert "second" in str(mail.content)
+
+
 async def test_without_starttls_nothing_is_sent(trusted: Any) -> None:
     async with mail_server() as server:
         with pytest.raises(Exception, match="SMTPException"):

@@ -75,8 +75,8 @@ class EmailMessage:
         object.__setattr__(self, "attachments", attachments)
         details = [{"field": name, "code": "mail", "message": problem} for name, problem in self._problems()]
         if details:
-            first = f"{details[0]['field']}: {details[0]['message']}"
-            raise ValidationFailed(f"the mail cannot be sent: {first}", details)
+            name, problem = details[0]["field"], details[0]["message"]
+            raise ValidationFailed(f"the mail cannot be sent: {name}: {problem}", details)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         for name in ("to", "cc", "bcc"):
