@@ -30,7 +30,8 @@ from maniflex._threads import DaemonThreads
 
 LONGEST_URL = 2048
 MOST_BYTES = 64 * 1024  # of an answer; what comes after is not read
-_lookups = DaemonThreads(16, "maniflex-lookup")
+MOST_LOOKUPS = 128  # at once, because the names of others may take as long as they like
+_lookups = DaemonThreads(MOST_LOOKUPS, "maniflex-lookup")
 
 
 class AddressRefused(Exception):

@@ -369,10 +369,15 @@ async def test_the_route_has_no_auth_step_and_other_routes_keep_theirs() -> None
 
 def test_the_signature_decides_who_may_use_the_route() -> None:
     server = Server(":memory:")
+    server.register(Payment)
+    server.pipeline.auth.register(auth.require_auth())
     WebhookReceiver(SECRET).mount(server, PATH, {"paid": Desk().take})
     problems, _ = server.production_report()
+    guards = {path: str(guards) for _, path, guards in server.guards}
 
     assert not [problem for problem in problems if PATH in problem]
+    assert guards[ROUTE] == "open: WebhookReceiver, security=[]"
+    assert "require_auth" in guards["/api/payments"]
 
 
 async def test_it_is_described() -> None:

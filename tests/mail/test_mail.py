@@ -37,6 +37,10 @@ class Account(Model, table="accounts"):
     email: str = field(filterable=True)
 
 
+class Person(Model, table="mail_people", subject="id"):
+    name: str = field(personal=True, erased="")
+
+
 class NotTo:
     """A mailer that has an answer for each recipient, and keeps what it sent."""
 
@@ -265,6 +269,24 @@ async def test_nothing_of_a_mail_that_was_sent_is_in_the_database(sqlite_url: st
 
     assert "outbox_event" in names
     assert places == []
+
+
+async def test_a_mail_about_a_person_who_is_erased_is_not_sent(database_url: str) -> None:
+    mailer = MemoryMailer()
+    async with mailing(database_url, mailer, declare=lambda server: server.register(Person)) as (
+        server,
+        _,
+        _,
+    ):
+        person = await server.db(Person).create(name="Ada")
+        await server.mail.send(EmailMessage(ADA, "Hello", TEXT), subjects=[person.id])
+        await server.mail.send(EmailMessage(BOB, "Hello", TEXT))
+        await server.erasure.erase(person.id)
+        await drain(server)
+        [erased, other] = [row for row in await rows(server) if row.kind == "maniflex.mail"]
+
+    assert [mail.to for mail in mailer.sent] == [(BOB,)]
+    assert (erased.status, erased.payload, other.status) == ("dead", None, "delivered")
 
 
 async def test_an_entry_has_a_mailer_of_its_own(sqlite_url: str) -> None:

@@ -116,7 +116,10 @@ class GuardsByRoute:
         action = self._action(endpoint)
         own = [fn for fn in action.middleware if isinstance(fn, Entry)] if action is not None else []
         yield from (("action", fn.name, fn) for fn in own if is_exemption(fn))
+        has_no_auth_step = any(isinstance(fn, AuthEntry) and fn.replaces_auth_step for fn in own)
         for step in self._placement.pipeline.steps:
+            if step.name == "auth" and has_no_auth_step:
+                continue
             if step.name == "response":
                 yield from (("action", fn.name, fn) for fn in own if not is_exemption(fn))
                 yield from (("files", fn.name, fn) for fn in self._entries_of_files(endpoint))

@@ -8,7 +8,7 @@ who has the mail is not mailed again. A mail that was sent keeps no payload.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -122,26 +122,33 @@ class Mail(DeclaredPart):
         tx: Tx | None = None,
         idempotency_key: str | None = None,
         *,
+        subjects: Sequence[str] = (),
         mailer: str | None = None,
     ) -> str | None:
         """Store the mail in the open transaction, or the one handed over, or one of its own; its id.
 
         It leaves after the commit, and never after a rollback. A key that was used before, as long as the
-        inbox remembers it, sends nothing and gives None.
+        inbox remembers it, sends nothing and gives None. `subjects` are the persons it is about: their
+        erasure blanks a mail that was not sent.
         """
         environment = self.require_sealed()
         if not self.has_mailer(mailer):
             raise DeclarationError(self.not_used)
-        own_tx = tx or current_tx(environment.adapter)
-        if own_tx is None:
-            async with transaction(environment.adapter) as opened_tx:
-                return await self.send(message, opened_tx, idempotency_key, mailer=mailer)
+        payload = {**message.stored(), "mailer": mailer or _FIRST_MAILER}
+        open_tx = tx or current_tx(environment.adapter)
+        if open_tx is not None:
+            return await self._store(payload, open_tx, idempotency_key, subjects)
+        async with transaction(environment.adapter) as own_tx:
+            return await self._store(payload, own_tx, idempotency_key, subjects)
+
+    async def _store(
+        self, payload: dict[str, Any], tx: Tx, idempotency_key: str | None, subjects: Sequence[str]
+    ) -> str | None:
         if idempotency_key is not None:
             mark = sha256(idempotency_key.encode()).hexdigest()
-            if not await self._outbox.inbox.once(mark, own_tx, KIND):
+            if not await self._outbox.inbox.once(mark, tx, KIND):
                 return None
-        payload = {**message.stored(), "mailer": mailer or _FIRST_MAILER}
-        return (await self._outbox.enqueue(KIND, payload, tx=own_tx)).id
+        return (await self._outbox.enqueue(KIND, payload, subjects=subjects, tx=tx)).id
 
     # -- delivering
 

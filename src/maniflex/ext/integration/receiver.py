@@ -30,7 +30,7 @@ from maniflex.ext.integration.signed import DEFAULT_HEADER, NotSigned, SchemeOpt
 from maniflex.middleware.arguments import is_function, is_text
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, BODY_REFUSALS, AuthEntry, Entry, EntryDocs, header_parameter
+from maniflex.pipeline.entry import ANYWHERE, BODY_REFUSALS, AuthEntry, EntryDocs, header_parameter
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import ACTION, AuthPart
 from maniflex.pipeline.response import Response
@@ -145,9 +145,6 @@ class SignedRoute(AuthEntry):
     def __init__(self, receiver: WebhookReceiver) -> None:
         super().__init__()
         self._receiver = receiver
-
-    def silences(self, other: Entry) -> bool:
-        return other is not self and isinstance(other, AuthEntry)
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         refusals: dict[int, Sequence[str]] = {

@@ -18,8 +18,7 @@ from maniflex.pipeline.response import status_of
 if TYPE_CHECKING:
     from maniflex.background.mail.api import Mail  # which an application without mail does not load
 
-# Inside what makes an idempotent request one, so that a repetition sends no second mail.
-_AROUND_THE_WRITE = -900
+_AROUND_THE_WRITE = -900  # rank: what other middleware of the db step writes is in the transaction, too
 
 
 def send_email(build: Callable[[Context], Any], mailer: Mailer | None = None) -> Entry:
