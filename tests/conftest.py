@@ -20,6 +20,7 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.brokers import KafkaCluster, kafka_cluster
 from tests.kit.databases import ON_SQLITE_ALONE
 from tests.kit.forks import START_ANEW
 from tests.kit.partitions import PARTITIONED, partitioned_tables
@@ -202,3 +203,10 @@ def rabbitmq_url() -> Iterator[str]:
         pytest.skip("RabbitMQ is left out on request")
     with _rabbitmq.rabbitmq(install=False) as (url, _):
         yield url
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """The cluster named by MANIFLEX_TEST_KAFKA, else a mock cluster in a process of its own."""
+    with kafka_cluster(os.environ.get(_rabbitmq.KAFKA_VARIABLE)) as cluster:
+        yield cluster

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 CLIENTS = {
+    "KafkaBus": ("confluent_kafka", "kafka"),
     "NatsBus": ("nats", "nats"),
     "RabbitBus": ("aio_pika", "rabbitmq"),
     "RedisBus": ("redis", "redis"),

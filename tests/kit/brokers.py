@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from typing import Any, Self
 from maniflex.events import Event, RabbitBus
 from maniflex.events.consuming import Consumer
 from maniflex.events.port import SubscriptionPlan
-from tests.kit.processes import free_port
+from tests.kit.processes import PROGRAMS, Program, free_port, run_program
 from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import until
 
@@ -118,3 +118,49 @@ class PrivateRabbit:
         with suppress(ProcessLookupError):
             os.killpg(self._server.pid, signal.SIGKILL)  # the script and the server it started
         self._server.wait()
+
+
+class KafkaCluster:
+    """A cluster for tests: a real one, or a mock in a process that a test may stop."""
+
+    def __init__(self, address: str, program: Program | None) -> None:
+        self.address = address
+        self._program = program
+
+    @property
+    def is_real(self) -> bool:
+        return self._program is None
+
+    def make_topic(self, topic: str, partitions: int = 3) -> None:
+        """The mock cannot be asked by a client to make one; on a real cluster the bus does it."""
+        if self._program is not None:
+            self._program.say(f"{topic} {partitions}")
+            assert self._program.hear() == "0"
+
+    def send(self, number: signal.Signals) -> None:
+        """Stop the process of the mock, or let it go on."""
+        assert self._program is not None
+        self._program.process.send_signal(number)
+
+
+@contextmanager
+def kafka_cluster(address: str | None = None) -> Iterator[KafkaCluster]:
+    """The cluster of this address; without one, a mock cluster."""
+    if address:
+        yield KafkaCluster(address, None)
+        return
+    with run_program(PROGRAMS / "mock_kafka.py", errors=DEVNULL) as program:
+        yield KafkaCluster(program.hear(), program)
+
+
+class StoppedCluster:
+    """An outage of a mock cluster: it answers nothing any more."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        self._cluster.send(signal.SIGSTOP)
+
+    async def end(self) -> None:
+        self._cluster.send(signal.SIGCONT)

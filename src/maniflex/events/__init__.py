@@ -15,6 +15,7 @@ from maniflex.events.port import Bus, Handle
 if TYPE_CHECKING:
     from maniflex.events.handlers import MemoryDedupe, dedupe, log_handler
     from maniflex.events.in_process import InProcessBus
+    from maniflex.events.kafka import KafkaBus
     from maniflex.events.nats import NatsBus
     from maniflex.events.rabbitmq import RabbitBus
     from maniflex.events.redis import RedisBus
@@ -26,6 +27,7 @@ __all__ = [
     "Event",
     "Handle",
     "InProcessBus",
+    "KafkaBus",
     "Lagged",
     "MemoryDedupe",
     "NatsBus",
@@ -39,6 +41,7 @@ __all__ = [
 
 _LAZY = {  # name → module
     "InProcessBus": "in_process",
+    "KafkaBus": "kafka",
     "MemoryDedupe": "handlers",
     "NatsBus": "nats",
     "RabbitBus": "rabbitmq",

@@ -251,8 +251,8 @@ class Delivering(BusCase):
 
         await bus.publish_many([Event("a.b"), Event("a.c.b"), Event("a"), Event("a.z"), Event("z.b")])
 
-        await first.until(lambda: "a.z" in first.types)
-        await second.until(lambda: "z.b" in second.types)
+        await first.until(lambda: len(first.types) >= 3)
+        await second.until(lambda: len(second.types) >= 3)
         assert sorted(first.types) == ["a.b", "a.c.b", "a.z"]
         assert sorted(second.types) == ["a.b", "a.c.b", "z.b"]
 
