@@ -20,6 +20,10 @@ Databases
     statements         the statements a server sends, their plans, answers that come in time
     nats_queue         the messages of a NATS queue, a NATS server of one's own
     redis_queue        the keys and the age of a Redis queue
+Other services
+    scripted_http      an HTTP server that answers what it is told to
+    mail_server        a mail server with TLS, sign-in and refusals
+    certificates       a certificate of a test's own
 Files
     object_stores      buckets and containers on the servers that the tests run against
     local_files        files in a directory, and what is left in it

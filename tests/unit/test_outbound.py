@@ -26,6 +26,7 @@ from maniflex._outbound import (
     url_problem,
 )
 from tests.kit.certificates import certified
+from tests.kit.processes import free_port
 
 
 def _is_address(text: str) -> bool:
@@ -198,10 +199,12 @@ class Door:
 
 @pytest.fixture
 def door() -> Iterator[Door]:
-    with socket.create_server(("0.0.0.0", 0)) as four:
-        port = four.getsockname()[1]
-        with socket.create_server(("::1", port), family=socket.AF_INET6) as six:
-            yield Door([four, six], port)
+    port = free_port()
+    with (
+        socket.create_server(("0.0.0.0", port)) as four,
+        socket.create_server(("::1", port), family=socket.AF_INET6) as six,
+    ):
+        yield Door([four, six], port)
 
 
 @contextmanager
