@@ -12,9 +12,11 @@ that were judged for this attempt, with the Host header and the certificate of t
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
@@ -165,6 +167,24 @@ def keep_no_cookies(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
     return client
 
 
+# httpx2 writes every URL to the log, with its query; those of others, and of calls, may hold secrets.
+_is_ours: ContextVar[bool] = ContextVar("maniflex_outbound", default=False)
+logging.getLogger("httpx2").addFilter(lambda record: not _is_ours.get())
+
+
+@asynccontextmanager
+async def open_stream(
+    client: httpx2.AsyncClient, *request: Any, **options: Any
+) -> AsyncIterator[httpx2.Response]:
+    """`client.stream` without the line that httpx2 writes to the log."""
+    token = _is_ours.set(True)
+    try:
+        async with client.stream(*request, **options) as response:
+            yield response
+    finally:
+        _is_ours.reset(token)
+
+
 async def send(
     client: httpx2.AsyncClient,
     method: str,
@@ -183,7 +203,7 @@ async def send(
     all_headers = {"Accept-Encoding": "identity", "User-Agent": "maniflex", **headers}
     try:
         async with asyncio.timeout(timeout):
-            async with client.stream(method, url, content=content, headers=all_headers) as response:
+            async with open_stream(client, method, url, content=content, headers=all_headers) as response:
                 beginning, is_cut = await read_beginning(response, MOST_BYTES)
     except (TimeoutError, httpx2.TimeoutException):
         raise TimeoutError("the time was up before the URL had answered") from None

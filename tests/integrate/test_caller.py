@@ -281,6 +281,17 @@ async def test_no_error_and_no_log_line_has_a_header(caplog: pytest.LogCaptureFi
     texts = [str(failed.value), repr(failed.value), repr(caller), *(r.getMessage() for r in caplog.records)]
     assert not [text for text in texts if "very-secret" in text or "secret body" in text]
     assert "also-secret" not in str(failed.value)
+    assert "also-secret" not in caplog.text  # nor what httpx2 says of each request
+
+
+async def test_requests_of_clients_of_ones_own_are_still_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with scripted() as service, httpx2.AsyncClient() as own:
+        await caller_of(service.url).get("/ours")
+        await own.get(f"{service.url}/own")
+
+    assert "/own" in caplog.text
+    assert "/ours" not in caplog.text
 
 
 async def test_without_private_addresses_nothing_is_connected_to() -> None:

@@ -276,8 +276,10 @@ class Caller:
         return _HttpCall(call.method, str(url), call.content, call.headers)
 
     async def _send(self, call: _HttpCall) -> _HttpAnswer:
-        client = self._client()
-        async with client.stream(
+        from maniflex._outbound_http import open_stream
+
+        async with open_stream(
+            self._client(),
             call.method,
             call.url,
             content=call.content,
