@@ -208,6 +208,7 @@ SAMPLES: dict[str, Sample] = {
     "response.security_headers": sample(given(), given(hsts=-1), given(frame="a\nb")),
     "response.transform_field": sample(given("title", anything), given("title", None)),
     "service.copy_field": sample(given("title", "slug"), given("title", "title")),
+    "service.emit": sample(given(), given(object()), given(source="")),
     "service.hash_field": sample(given("password"), given("password", "md5")),
     "service.owner_scope": sample(given("writer"), given("writer", mismatch="ignore")),
     "service.send_email": sample(

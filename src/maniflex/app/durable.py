@@ -121,6 +121,7 @@ class Durable:
         self.entry_tables.collect(pipeline, registry, actions, config.files_middleware)
         self.audit.collect(self.entry_tables.uses)
         self.events.note_models(registry)
+        self.events.note_entries(self.entry_tables.uses)
         if self.events.is_used and not self.outbox.is_used:
             self.outbox.use()
         for entry in {id(entry): entry for entry, _ in self.entry_tables.uses}.values():

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from maniflex._callables import explain_arguments
-from maniflex._caller import Source, caller
+from maniflex._caller import caller
 from maniflex._json import decode
 from maniflex._names import did_you_mean
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.feed.bridges import Bridge, BusKeeper, BusUse
 from maniflex.background.feed.capture import (
     EventRows,
     EventWriter,
@@ -29,8 +30,9 @@ from maniflex.background.feed.capture import (
     read_emit,
     read_kinds,
 )
+from maniflex.background.feed.entry import EmitWrites
 from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
-from maniflex.background.feed.model import HANDLER, EventGroup, EventPosition, LoggedEvent
+from maniflex.background.feed.model import BRIDGE, HANDLER, EventGroup, EventPosition, LoggedEvent
 from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
 from maniflex.background.feed.store import FeedStore, GroupState
 from maniflex.background.metrics import Labels
@@ -53,7 +55,7 @@ from maniflex.errors import (
 from maniflex.events.emit import Emit
 from maniflex.events.event import CONTROL, DEFAULT_SOURCE, Event, encode_data, header_problems
 from maniflex.events.patterns import matcher, read_patterns, type_problem
-from maniflex.events.port import Pause, option_problems, pause_of
+from maniflex.events.port import STARTS, Bus, Pause, group_problem, option_problems, pause_of
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
 from maniflex.sql.statement import Dialect, Sql, schema_statements
@@ -95,11 +97,13 @@ class Events(DeclaredPart):
         self._groups: dict[str, Group] = {}
         self._types: dict[str, EventType] = {}
         self._emitters: list[tuple[Any, Emit]] = []  # a model class or name, and how it emits
-        self._entries: list[tuple[type[Model], Emit]] = []  # of service.emit
-        self._by_class: dict[type[Model], list[tuple[Emit, bool]]] = {}
+        self._entries: list[EmitWrites] = []
+        self._uses: dict[str, BusUse] = {}
+        self._by_class: dict[type[Model], list[Emit]] = {}
         self._problems: list[str] = []
         self._relays: dict[str, GroupRelay] = {}
         self._workers: dict[str, GroupWorker] = {}
+        self._bridges: list[Bridge] = []
         self._router: EventRouter | None = None
         self._reader: FeedReader | None = None
         self._paused: frozenset[str] = frozenset()
@@ -229,6 +233,47 @@ class Events(DeclaredPart):
         """The functions that handle events here."""
         return [group.handler.fn for group in self._groups.values()]
 
+    @explain_arguments("server.events.use")
+    def use(
+        self,
+        bus: Bus,
+        *,
+        publish: Sequence[str] = ("*",),
+        ingest: Sequence[str] = (),
+        group: str | None = None,
+        start: str = "now",
+    ) -> None:
+        """Copy the feed to a broker, and take events of others from it.
+
+        Events that match `publish` are published in the order of their positions; those of others that match
+        `ingest` enter the feed, each once. `group` names the bridge.
+        """
+        self.require_open()
+        name = f"bridge-{_name_of_bus(bus)}" if group is None else group
+        publish_patterns, problems = read_patterns(publish)
+        ingest_patterns, more = read_patterns(ingest)
+        problems += more
+        if not callable(getattr(bus, "publish_many", None)):
+            problems.append(f"{bus!r} is no bus")
+        if (problem := group_problem(name)) is not None:
+            problems.append(f"group={name!r} {problem}")
+        if start not in STARTS:
+            problems.append(f"start={start!r} is neither 'now' nor 'beginning'")
+        if name in self._uses or name in self._groups:
+            problems.append("another bridge or group has this name")
+        self._problems += [f"events.use, group {name!r}: {problem}" for problem in problems]
+        if not problems:
+            self._uses[name] = BusUse(bus, name, tuple(publish_patterns), tuple(ingest_patterns), start)
+
+    def note_entries(self, uses: Sequence[tuple[Any, Any]]) -> None:
+        """Find the entries `service.emit`."""
+        self._entries = list(
+            {id(entry): entry for entry, _ in uses if isinstance(entry, EmitWrites)}.values()
+        )
+        for entry in self._entries:
+            if entry.bus is not None and all(use.bus is not entry.bus for use in self._uses.values()):
+                self.use(entry.bus)
+
     def note_models(self, registry: Registry) -> None:
         """Find the models that say `events=` of themselves, and those that `emit` names."""
         self._by_class = {}
@@ -237,7 +282,7 @@ class Events(DeclaredPart):
         for cls, options in registry.options():
             if options.events:
                 try:
-                    self._by_class.setdefault(cls, []).append((read_emit(options.events), False))
+                    self._by_class.setdefault(cls, []).append(read_emit(options.events))
                 except DeclarationError as problem:
                     self._model_problems.append(f"{cls.__name__}: {problem}")
         for model, emit in self._emitters:
@@ -247,11 +292,13 @@ class Events(DeclaredPart):
                 hint = did_you_mean(name, by_name)
                 self._model_problems.append(f"events.emit: no model named {name!r} is registered{hint}")
             else:
-                self._by_class.setdefault(found_cls, []).append((emit, False))
+                self._by_class.setdefault(found_cls, []).append(emit)
 
     @property
     def is_used(self) -> bool:
-        return self._enabled or bool(self._groups or self._by_class or self._types)
+        return self._enabled or bool(
+            self._groups or self._by_class or self._types or self._uses or self._entries
+        )
 
     @property
     def uses_outbox(self) -> bool:
@@ -275,14 +322,15 @@ class Events(DeclaredPart):
             store = stores.get(cls)
             if store is None:
                 continue
-            for options, _ in emits:
+            for options in emits:
                 problems += [f"{cls.__name__}: events: {one}" for one in emit_problems(store.meta, options)]
             if store.adapter is not adapter:
                 problems.append(
                     f"{cls.__name__}: events: it is in another database than the feed, so its rows and"
                     " their events share no transaction"
                 )
-            kinds = [kind for options, _ in emits for kind in read_kinds(options.operations)[0]]
+            kinds = [kind for options in emits for kind in read_kinds(options.operations)[0]]
+            kinds += [kind for entry in self._entries for kind in entry.kinds.get(store.meta.name, ())]
             if len(kinds) != len(set(kinds)):
                 problems.append(f"{cls.__name__}: events: two declarations emit for one operation")
         return problems
@@ -309,10 +357,11 @@ class Events(DeclaredPart):
         )
         for cls, emits in self._by_class.items():
             store = environment.stores[cls]
-            for options, requests_only in emits:
+            for options in emits:
                 events = ModelEvents(store.meta, options, read_kinds(options.operations)[0])
-                sources = frozenset({Source.REQUEST}) if requests_only else None
-                store.seam.listen(EventRows(events, feed, sources))
+                store.seam.listen(EventRows(events, feed))
+        for entry in self._entries:
+            entry.writer = feed
         for group in self._groups.values():
             self._relays[group.name] = GroupRelay(
                 group, self.store, self._outbox.store, environment, self.source
@@ -320,6 +369,8 @@ class Events(DeclaredPart):
         environment.metrics.gauge("events_unrouted", self._count_unrouted)
         environment.metrics.gauge("events_lag_seconds", self._measure_lag)
         environment.metrics.gauge("events_unhandled", self._count_unhandled)
+        if self._uses:
+            environment.metrics.gauge("events_bridge_lag_seconds", self._measure_bridges)
 
     def services(self) -> Sequence[Service]:
         if not self.is_used:
@@ -334,7 +385,26 @@ class Events(DeclaredPart):
             name: relay.worker(lambda name=name: name in self._paused)  # type: ignore[misc]
             for name, relay in self._relays.items()
         }
-        services: list[Service] = [self._router, *self._workers.values()]
+        own_sources = frozenset({self.source, *(e.source for e in self._entries if e.source is not None)})
+        self._bridges = [
+            Bridge(
+                use,
+                self.store,
+                own_sources,
+                clock,
+                config.event_poll_interval,
+                config.work_lease,
+                logger,
+                environment.metrics,
+            )
+            for use in self._uses.values()
+            if use.publish and not use.is_in_process
+        ]
+        keepers = [
+            BusKeeper(use, self.store, own_sources, self._follow, clock, logger, self._wake)
+            for use in self._uses.values()
+        ]
+        services: list[Service] = [self._router, *self._workers.values(), *keepers, *self._bridges]
         if config.event_retention:
             services.append(EventPruner(self.store, config.event_retention, clock, logger))
         return services
@@ -355,8 +425,13 @@ class Events(DeclaredPart):
         now = environment.clock.now()
         await self.store.begin(now)
         known_names = {group.name for group in await self.store.groups()}
-        if not self._groups.keys() <= known_names:  # a new group begins behind all that was committed before
+        if not {*self._groups, *self._uses} <= known_names:  # they begin behind what was committed before
             await self._route_all()
+        for use in self._uses.values():
+            if use.publish and not use.is_in_process:
+                await self.store.serve_group(
+                    use.name, BRIDGE, use.publish, ordered=True, from_now=use.start == "now", now=now
+                )
         for group in self._groups.values():
             await self.store.serve_group(
                 group.name,
@@ -383,8 +458,8 @@ class Events(DeclaredPart):
 
     def _wake_takers(self) -> None:
         """There may be deliveries, and events with new positions."""
-        for worker in self._workers.values():
-            worker.wake()
+        for taker in (*self._workers.values(), *self._bridges):
+            taker.wake()
         if self._reader is not None:
             self._reader.wake()
 
@@ -651,12 +726,27 @@ class Events(DeclaredPart):
             for group, _, since in await self.store.group_depth()
         ]
 
+    async def _measure_bridges(self) -> list[tuple[Labels, float]]:
+        now = self.require_sealed().clock.now()
+        lags: list[tuple[Labels, float]] = []
+        for group in await self.store.groups():
+            if group.kind == BRIDGE:
+                waiting = await self.store.read(group.position, 1)
+                seconds = (now - waiting[0].event.time).total_seconds() if waiting else 0.0
+                lags.append(((("bus", group.name),), seconds))
+        return lags
+
     async def _count_unhandled(self) -> list[tuple[Labels, float]]:
         return [
             ((("group", group),), float(waiting))
             for group, waiting, _ in await self.store.group_depth()
             if group not in self._groups
         ]
+
+
+def _name_of_bus(bus: Any) -> str:
+    """What a bridge to it is called: redis, nats …"""
+    return type(bus).__name__.removesuffix("Bus").lower()
 
 
 def _source_of(service_name: str) -> str:

@@ -8,7 +8,7 @@ An update that changes no visible field makes no event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -53,6 +53,10 @@ class EventWriter:
     now: Callable[[], Any]
     wake: Callable[[], None]  # once an event is committed
     is_routing: Callable[[], bool]  # whether this process gives positions
+
+    def of_source(self, source: str) -> EventWriter:
+        """The same for events that say they are of another source."""
+        return replace(self, source=source)
 
 
 class ModelEvents:
@@ -260,6 +264,11 @@ def read_kinds(operations: Any) -> tuple[frozenset[ChangeKind], list[str]]:
         else:
             problems.append(f"operations: {str(name)!r} writes nothing, so it makes no event")
     return frozenset(kinds), problems
+
+
+def kinds_of_operations(operations: Iterable[Operation]) -> frozenset[ChangeKind]:
+    """The changes that these operations make."""
+    return frozenset[ChangeKind]().union(*(_KINDS.get(one, frozenset()) for one in operations))
 
 
 _KINDS: PartialTable[Operation, frozenset[ChangeKind]] = PartialTable(

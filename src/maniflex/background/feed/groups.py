@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -254,6 +255,14 @@ def draft_of(event: Event, source: str | None = None, *, scope: str | None = Non
         None if event.changed is None else ",".join(event.changed),
         encode(dict(event.headers), "headers") if event.headers else None,
         event.dataref,
-        None if event.data is None else encode(event.data, "data"),
+        _data_text(event),
         scope,
     )
+
+
+def _data_text(event: Event) -> str | None:
+    """The data as JSON text; bytes of others become base64."""
+    if event.data is None:
+        return None
+    data = b64encode(event.data).decode() if isinstance(event.data, bytes) else event.data
+    return encode(data, "data")

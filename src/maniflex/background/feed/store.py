@@ -329,6 +329,32 @@ class FeedStore:
         rows = await self.primary.fetch(self._sql["group_depth"].bind())
         return [(kind.removeprefix(OF_GROUP), count, instant(oldest)) for kind, count, oldest in rows]
 
+    # -- bridges
+
+    async def lead_bridge(self, name: str, lease: str, now: datetime, until: datetime) -> int | None:
+        """Take or keep the lease of a bridge; where it stands, or None where another process leads it."""
+        times = {"now": self._time(now), "until": self._time(until)}
+        rows = await self.adapter.write(self._sql["lead_bridge"].bind(name=name, lease=lease, **times))
+        return int(rows[0][0]) if rows else None
+
+    async def move_bridge(self, name: str, lease: str, position: int, until: datetime) -> bool:
+        """Write down how far a bridge has come; False where it is another's by now."""
+        statement = self._sql["move_bridge"].bind(
+            name=name, lease=lease, position=position, until=self._time(until)
+        )
+        return bool(await self.adapter.write(statement))
+
+    async def leave_bridge(self, name: str, lease: str) -> None:
+        """Let another process lead a bridge."""
+        await self.adapter.write(self._sql["leave_bridge"].bind(name=name, lease=lease))
+
+    async def give_up(self, name: str, event_row: str, reason: str, now: datetime) -> None:
+        """Keep an event that a broker never takes as a dead delivery."""
+        statement = self._sql["give_up"].bind(
+            id=new_id(), kind=OF_GROUP + name, event=event_row, reason=reason, now=self._time(now)
+        )
+        await self.adapter.write(statement)
+
     # -- reading
 
     async def load(self, ids: Iterable[str]) -> list[FeedEvent]:

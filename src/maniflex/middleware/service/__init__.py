@@ -6,6 +6,7 @@ server.pipeline.service.register(service.hash_field("password"), models=[User])
 """
 
 from maniflex._callables import explain_section
+from maniflex.background.feed.entry import emit
 from maniflex.middleware.service.send_email import send_email
 from maniflex.middleware.service.service_entry import (
     SKIP,
@@ -22,6 +23,7 @@ from maniflex.middleware.service.service_entry import (
 __all__ = [
     "SKIP",
     "copy_field",
+    "emit",
     "hash_field",
     "owner_scope",
     "send_email",

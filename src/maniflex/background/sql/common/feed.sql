@@ -53,3 +53,6 @@ DELETE FROM outbox_event WHERE kind = :kind AND status <> 'delivered' RETURNING 
 
 -- name: group_depth
 SELECT kind, count(*), min(created_at) FROM outbox_event WHERE status = 'pending' AND kind LIKE 'maniflex.event.%' GROUP BY kind;
+
+-- name: leave_bridge
+UPDATE event_group SET lease = NULL, lease_until = NULL WHERE name = :name AND lease = :lease RETURNING name;

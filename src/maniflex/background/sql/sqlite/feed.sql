@@ -96,3 +96,22 @@ RETURNING id;
 
 -- name: erase
 UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now WHERE subject = :subject RETURNING id;
+
+-- name: lead_bridge
+-- One process at a time copies the feed; it says so again with every batch.
+UPDATE event_group SET lease = :lease, lease_until = :until
+ WHERE name = :name AND NOT paused AND (lease IS NULL OR lease = :lease OR lease_until <= :now)
+RETURNING position;
+
+-- name: move_bridge
+UPDATE event_group SET position = :position, lease_until = :until WHERE name = :name AND lease = :lease RETURNING name;
+
+-- name: give_up
+-- What a broker can never take: a dead delivery with its reason, so that the bridge goes on.
+INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, status, attempts, claimed_with,
+                          last_error, retry_at, created_at, updated_at)
+SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM outbox_event), :kind, NULL,
+       json_object('event', e.id), e.actor_id, e.tenant_id, 'event/' || e.id, 'dead', 1, 0, :reason,
+       :now, :now, :now
+  FROM event_log e WHERE e.id = :event
+RETURNING id;
