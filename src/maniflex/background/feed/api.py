@@ -346,7 +346,7 @@ class Events(DeclaredPart):
         config = environment.config
         self.store = FeedStore(environment.adapter)
         self.source = self._own_source or config.event_source or _source_of(config.service_name)
-        feed = EventWriter(
+        feed = self._writer = EventWriter(
             self.store,
             self.source,
             config.event_max_size,
@@ -517,6 +517,8 @@ class Events(DeclaredPart):
             event if event.id in added_ids else await self.store.find(run, self.source, event.id) or event
             for event in own_events
         ]
+        if self._writer.notifies:
+            await self.store.notify(run)
         for event in own_events:
             environment.metrics.add("events_published_total", type=self._metric_type(event.type))
         if producer_tx is None:

@@ -54,6 +54,11 @@ class EventWriter:
     wake: Callable[[], None]  # once an event is committed
     is_routing: Callable[[], bool]  # whether this process gives positions
 
+    @property
+    def notifies(self) -> bool:
+        """Whether processes that give positions have to be told by the database."""
+        return self.store.can_notify and not self.is_routing()
+
     def of_source(self, source: str) -> EventWriter:
         """The same for events that say they are of another source."""
         return replace(self, source=source)
@@ -73,7 +78,7 @@ class ModelEvents:
         tenant = None if options.tenant is None else find_field(meta, options.tenant)
         self._tenant_place = None if tenant is None else meta.fields.index(tenant)
         self._kept = None if options.fields is None else _api_names(meta, options.fields)
-        self._texts: dict[ChangeKind, str] = {}
+        self._texts: dict[tuple[ChangeKind, bool], str] = {}  # by kind, and whether they notify
         self._needs_record = callable(options.type) or callable(options.subject) or callable(options.data)
         self._type = options.type if isinstance(options.type, str) else self._noun
 
@@ -100,17 +105,19 @@ class ModelEvents:
         data, dataref = self._data(change, row, {}), None
         if data is not None and len(data) > feed.max_size:
             data, dataref = None, f"{feed.path_prefix}/{self.meta.table}/{change.id}"
-        text = self._texts.get(change.operation)
+        notifies = feed.notifies
+        text = self._texts.get((change.operation, notifies))
         if text is None:
             noun = self._options.subject if isinstance(self._options.subject, str) else self._noun
             suffix = SUFFIXES[change.operation]
-            text = self._texts[change.operation] = feed.store.insert_text(
+            text = self._texts[change.operation, notifies] = feed.store.insert_text(
                 f"{self._type}.{suffix}",
                 feed.source,
                 noun,
                 self.meta.name,
                 suffix,
                 self._options.schema_version,
+                notifies=notifies,
             )
         actor_id = None if change.source in BY_NOBODY else who.actor_id
         tenant_id = who.tenant_id if self._tenant_place is None else self._tenant(row)
@@ -245,6 +252,8 @@ class EventRows(FollowUp):
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         await super().note_changes(changes, tx)
+        if self._feed.notifies:
+            await self._feed.store.notify(tx)
         after_commit_once(tx, self._feed.wake)
 
 

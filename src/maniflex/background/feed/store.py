@@ -31,6 +31,7 @@ from maniflex.sql.statement import Sql, by_dialect, load
 CHANNEL = "maniflex_feed"
 OF_GROUP = "maniflex.event."  # begins the kinds of deliveries to groups
 ROUTE_AT_ONCE = 1000
+_AND_NOTIFY = f", pg_notify(left('{CHANNEL}.' || current_schema(), 63), '')"  # behind RETURNING id
 _DELIVERED = ("ids", "events", "kinds", "keys")
 _SAME_NAMES = (  # columns that are called like the attributes of an event
     *("position", "type", "source", "subject", "key", "model", "operation", "record_id", "actor_id"),
@@ -121,12 +122,21 @@ class FeedStore:
         return self._sql["append"].bind_all(values)
 
     def insert_text(
-        self, type: str, source: str, noun: str, model: str, suffix: str, schema_version: int
+        self,
+        type: str,
+        source: str,
+        noun: str,
+        model: str,
+        suffix: str,
+        schema_version: int,
+        *,
+        notifies: bool,
     ) -> str:
         """The text that adds events of one type, made of an id, a record, a time, who, what and the data."""
         values = {"type": type, "source": source, "noun": noun, "model": model, "suffix": suffix}
         literals = {name: quote_literal(value) for name, value in values.items()}
-        return self._sql["insert"].text.format(**literals, schema_version=int(schema_version))
+        text = self._sql["insert"].text.format(**literals, schema_version=int(schema_version))
+        return text + _AND_NOTIFY if notifies else text
 
     def as_time(self, moment: datetime) -> Any:
         """A moment as a parameter."""
@@ -148,9 +158,15 @@ class FeedStore:
         values |= {"time": self._time(draft.time), "now": self._time(now)}
         return self._sql["append_letter"].bind_all({**values, "message": message_id, "reason": reason})
 
-    def notify(self) -> Sql | None:
-        """What tells routers of other processes that there is an event; None where they find it out."""
-        return None if self._notify is None else self._notify.bind(channel=CHANNEL)
+    @property
+    def can_notify(self) -> bool:
+        """Whether the database tells routers of other processes only where it is asked to."""
+        return self._notify is not None
+
+    async def notify(self, run: Executor, channel: str = CHANNEL) -> None:
+        """Tell routers of other processes that there is an event, once this is committed."""
+        if self._notify is not None:
+            await run.fetch(self._notify.bind(channel=channel))
 
     async def find(self, run: Executor, source: str, event_id: str) -> Event | None:
         """The event that this application has published under this id."""
@@ -252,10 +268,9 @@ class FeedStore:
         return len(deliveries)
 
     async def _tell(self, tx: Tx, *, has_deliveries: bool) -> None:
-        if self._notify is not None:
-            await tx.fetch(self._notify.bind(channel=CHANNEL))
-            if has_deliveries:
-                await tx.fetch(self._notify.bind(channel=OUTBOX_CHANNEL))
+        await self.notify(tx)
+        if has_deliveries:
+            await self.notify(tx, OUTBOX_CHANNEL)
 
     def _matcher(self, patterns: tuple[str, ...]) -> Callable[[str], bool]:
         is_match = self._matchers.get(patterns)
