@@ -26,6 +26,7 @@ from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import ScopeNeeds
 from maniflex.background_api.audit import AuditRoutes
+from maniflex.background_api.feed import FeedRoutes
 from maniflex.background_api.outbox import OutboxRoutes
 from maniflex.background_api.part_routes import PartRoutes
 from maniflex.background_api.runs import JobRoutes, RunRoutes
@@ -81,6 +82,7 @@ class Durable:
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),
             OutboxRoutes(self.outbox),
+            FeedRoutes(self.events),
             ScheduleRoutes(self.schedules),
             JobRoutes(self.jobs),
             self.audit_routes,

@@ -2,7 +2,8 @@
 
 A row says which records a command applies to, which method does it, how far a caller must reach, and its
 words. From the rows come the routes below a record (`background_api`), the buttons, forms and changes of many
-in the panel (`admin/operations`), and the subcommands of `maniflex runs`, `outbox` and `schedules`.
+in the panel (`admin/operations`), and the subcommands of `maniflex runs`, `outbox`, `schedules` and
+`events`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from maniflex.background.feed.api import Events
+from maniflex.background.feed.model import EventGroup
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.runs.api import Work
@@ -42,13 +45,14 @@ class Noun:
     name: str
     model: type[Model]
     needs: CallerReach  # the least reach of those who see and change them
-    place: str  # of their pages in the panel
+    place: str  # of their pages in the panel; empty: there are none
 
 
 RUN = Noun(name="run", model=WorkflowRun, needs=CallerReach.OWN, place="runs")
 MESSAGE = Noun(name="message", model=OutboxMessage, needs=CallerReach.ALL, place="outbox")
 SCHEDULE = Noun(name="schedule", model=Schedule, needs=CallerReach.TENANT, place="schedules")
-NOUNS = (RUN, MESSAGE, SCHEDULE)
+GROUP = Noun(name="group", model=EventGroup, needs=CallerReach.ALL, place="")
+NOUNS = (RUN, MESSAGE, SCHEDULE, GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,13 @@ class Started:
     schedule_id: str
 
 
+@dataclass
+class Replayed:
+    """How many events a group gets again."""
+
+    count: int
+
+
 REDRIVE = Command(
     noun=MESSAGE,
     name="redrive",
@@ -137,6 +148,24 @@ FIRE = Command(
     ),
     help="Fire a schedule once, now; its next time stays.",
     example="maniflex schedules run app:server nightly",
+)
+REPLAY = Command(
+    noun=GROUP,
+    name="replay",
+    call=Events.replay,
+    route=RouteDocs(
+        name="replay_event_group",
+        summary="Deliver events to a group again",
+        description="Events that are kept, behind the cursor `after` or since a moment, and up to the cursor"
+        " `until` if there is one, are delivered to the group once more, with the ids they had.",
+        response=Replayed,
+        status=202,
+        body_text="Where to begin, and where to end.",
+        answer_texts={202: "How many events the group gets again."},
+        errors=(400, 404, 409, 413, 415, 422),
+    ),
+    help="Hand events that are kept to a group again, with the ids they had.",
+    example="maniflex events replay app:server billing --since 2026-01-31T08:00:00Z",
 )
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -219,6 +248,37 @@ COMMANDS: tuple[Command, ...] = (
         example="maniflex schedules resume app:server nightly",
     ),
     Command(noun=SCHEDULE, name="delete", call=Schedules.delete),
+    Command(
+        noun=GROUP,
+        name="pause",
+        call=Events.pause,
+        route=RouteDocs(
+            name="pause_event_group",
+            summary="Pause a group",
+            description="Its functions get no event until it is resumed; what comes waits for it.",
+            response=EventGroup,
+            answer_texts={200: "The group as it is now."},
+            errors=(404,),
+        ),
+        help="Hand nothing to groups until they are resumed; their events wait.",
+        example="maniflex events pause app:server billing",
+    ),
+    Command(
+        noun=GROUP,
+        name="resume",
+        call=Events.resume,
+        route=RouteDocs(
+            name="resume_event_group",
+            summary="Resume a group",
+            description="Its functions get what has waited, and what comes.",
+            response=EventGroup,
+            answer_texts={200: "The group as it is now."},
+            errors=(404,),
+        ),
+        help="Hand events to groups again.",
+        example="maniflex events resume app:server billing",
+    ),
+    REPLAY,
 )
 
 

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError
 from maniflex._json import BY_ATTRIBUTE, decode, encode
 from maniflex._tables import PartialTable
 from maniflex.background.commands import CallerReach, Command
+from maniflex.background.feed.model import EventGroup, LoggedEvent
 from maniflex.background.jobs.status import StatusModel
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.api import Work
@@ -452,6 +453,8 @@ GROUPS: dict[type[Model], str] = {
     Schedule: "Schedules",
     ScheduleFiring: "Schedules",
     OutboxMessage: "Outbox",
+    LoggedEvent: "Events",
+    EventGroup: "Events",
 }
 
 

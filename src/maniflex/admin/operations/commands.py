@@ -337,6 +337,6 @@ ROUTES = (
         for noun in NOUNS
         if any(command.takes_many for command in commands_of(noun))
     ),
-    *(act(f"{ROOT}/{one.noun.place}/{{id}}/{one.name}", _press(one)) for one in COMMANDS),
+    *(act(f"{ROOT}/{one.noun.place}/{{id}}/{one.name}", _press(one)) for one in COMMANDS if one.noun.place),
     act(f"{ROOT}/runs/{{id}}/signal", acting(signal_run)),
 )

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from maniflex._callables import explain_arguments
 from maniflex._caller import caller
+from maniflex._ids import new_id
 from maniflex._json import decode
 from maniflex._names import did_you_mean
 from maniflex._service import Service
@@ -41,7 +42,7 @@ from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.payload_types import PayloadType
 from maniflex.db.current import current_tx
-from maniflex.db.port import Tx
+from maniflex.db.port import Executor, Tx
 from maniflex.db.store import Store
 from maniflex.db.write_seam import after_commit_once
 from maniflex.errors import (
@@ -64,6 +65,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 AUDIENCES = ("tenant", "actor", "everyone", "nobody")
 _UNSAID: Any = object()
 MOST_READ = 1000
+SERVED_EVERY = timedelta(minutes=10)  # a group's row says so of those that have its code
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Events(DeclaredPart):
         self._reader: FeedReader | None = None
         self._paused: frozenset[str] = frozenset()
         self._has_begun = False
+        self._served_at: datetime | None = None
         self._model_problems: list[str] = []
 
     # -- declaring
@@ -381,6 +384,7 @@ class Events(DeclaredPart):
             self.store, self._begin, clock, config.event_poll_interval, logger, environment.metrics
         )
         self._router.on_routed = self._wake_takers
+        self._router.on_paused = self._note_pauses
         self._workers = {
             name: relay.worker(lambda name=name: name in self._paused)  # type: ignore[misc]
             for name, relay in self._relays.items()
@@ -418,11 +422,15 @@ class Events(DeclaredPart):
                 await self._begin()
 
     async def _begin(self) -> None:
-        """Make the row of positions, and say which groups this process serves, once."""
-        if self._has_begun:
-            return
+        """Make the row of positions, once, and say now and then which groups this process serves."""
         environment = self.require_sealed()
         now = environment.clock.now()
+        if self._has_begun:
+            names = [*self._groups, *self._uses]
+            if names and not (self._served_at and abs(now - self._served_at) < SERVED_EVERY):
+                await self.store.note_served(names, now)
+                self._served_at = now
+            return
         await self.store.begin(now)
         known_names = {group.name for group in await self.store.groups()}
         if not {*self._groups, *self._uses} <= known_names:  # they begin behind what was committed before
@@ -442,14 +450,21 @@ class Events(DeclaredPart):
                 now=now,
             )
         await self._learn_pauses()
-        self._has_begun = True
+        self._has_begun, self._served_at = True, now
 
     async def _route_all(self) -> None:
         while await self.store.is_behind():
             await self.store.route(self.require_sealed().clock.now())
 
     async def _learn_pauses(self) -> None:
-        self._paused = frozenset(group.name for group in await self.store.groups() if group.paused)
+        _, paused_groups = await self.store.look()
+        self._note_pauses(paused_groups)
+
+    def _note_pauses(self, names: frozenset[str]) -> None:
+        """These groups are paused; those that were and are not go on."""
+        resumed_names, self._paused = self._paused - names, names
+        for name in resumed_names & self._workers.keys():
+            self._workers[name].wake()
 
     def _wake(self) -> None:
         """An event is committed."""
@@ -483,7 +498,7 @@ class Events(DeclaredPart):
 
         An `id` that was published before makes no second event: the first is given back.
         """
-        self.require_sealed()
+        clock = self.require_sealed().clock
         who = caller()
         values: dict[str, Any] = {} if id is None else {"id": id}
         event = Event(
@@ -491,6 +506,7 @@ class Events(DeclaredPart):
             self._checked_data(type, data),
             source=self.source,
             subject=subject,
+            time=clock.now(),
             key=key,
             tenant_id=who.tenant_id if tenant_id is _UNSAID else tenant_id,
             actor_id=who.actor_id if actor_id is _UNSAID else actor_id,
@@ -514,8 +530,7 @@ class Events(DeclaredPart):
         rows = await run.write(self.store.append_many([draft_of(e, self.source) for e in own_events]))
         added_ids = {id for (id,) in rows}
         logged_events = [
-            event if event.id in added_ids else await self.store.find(run, self.source, event.id) or event
-            for event in own_events
+            event if event.id in added_ids else await self._first_of(run, event) for event in own_events
         ]
         if self._writer.notifies:
             await self.store.notify(run)
@@ -526,6 +541,15 @@ class Events(DeclaredPart):
         else:
             after_commit_once(producer_tx, self._wake)
         return logged_events
+
+    async def _first_of(self, run: Executor, event: Event) -> Event:
+        """The event that has this id already, or this one where another source has a row of that id."""
+        first_event = await self.store.find(run, self.source, event.id)
+        if first_event is not None:
+            return first_event
+        draft = draft_of(event, self.source)._replace(id=new_id())
+        rows = await run.write(self.store.append(draft))
+        return event if rows else await self.store.find(run, self.source, event.id) or event
 
     def _own(self, event: Event) -> Event:
         """The event as one of this application; too large ones are refused."""
@@ -601,11 +625,13 @@ class Events(DeclaredPart):
         wants = matcher(texts)
         while len(events) < limit:
             batch = await self.store.read(at, MOST_READ)
-            events += [one.event for one in batch if wants(one.event.type)]
+            events += [
+                one.event for one in batch if wants(one.event.type) and not one.event.type.startswith(CONTROL)
+            ]
             if len(batch) < MOST_READ:
                 break
             at = batch[-1].event.position or at
-        return [event for event in events if not event.type.startswith(CONTROL)][:limit]
+        return events[:limit]
 
     async def position_of(self, cursor: str) -> int:
         """The position that a cursor stands for; `CursorGone` where the feed cannot go on from it."""
@@ -614,7 +640,7 @@ class Events(DeclaredPart):
         if epoch != position.epoch or not digits.isdecimal() or len(digits) > 20:
             raise CursorGone()
         place = int(digits)
-        if place > position.last or place < position.oldest - 1:
+        if place > position.last or place < position.pruned:
             raise CursorGone()
         return place
 
@@ -661,8 +687,11 @@ class Events(DeclaredPart):
     async def _set_paused(self, name: str, paused: bool) -> bool:
         environment = self.require_sealed()
         is_there = await self.store.pause(name, paused, environment.clock.now())
-        await self._learn_pauses()
-        self._wake_takers()
+        open_tx = current_tx(environment.adapter)
+        if open_tx is None:
+            await self._learn_pauses()
+        else:
+            after_commit_once(open_tx, self._wake)  # the router learns of it
         return is_there
 
     async def forget(self, name: str) -> bool:
@@ -704,6 +733,7 @@ class Events(DeclaredPart):
         """Route and deliver all that is due; how many deliveries were handled."""
         self.require_sealed()
         await self._begin()
+        await self._learn_pauses()
         total = 0
         while True:
             await self._route_all()

@@ -123,7 +123,7 @@ class GroupRelay:
         environment = self._environment
         return GroupWorker(
             self._outbox,
-            lambda stopping: self._dispatcher(stopping),
+            lambda stopping: self._dispatcher(lambda: stopping() or is_paused()),
             environment.clock,
             environment.config.event_poll_interval,
             environment.logger,
@@ -172,9 +172,7 @@ class GroupRelay:
                 self._events[message.id] = one
 
     async def _handle(self, message: Message) -> None:
-        one = self._events.get(message.id)
-        if one is None:
-            raise Fatal(f"the {message.about} is not kept any more")
+        one = self._events.get(message.id) or await self._read_again(message)
         try:
             event = self._with_payload(one.event)
             if self.group.once:
@@ -185,6 +183,13 @@ class GroupRelay:
             self._notes.failures[message.id] = error
             raise
         self._events.pop(message.id, None)
+
+    async def _read_again(self, message: Message) -> FeedEvent:
+        """The event of a message that was in memory too long, behind others."""
+        for one in await self._feed.load([_row_id(message.about)]):
+            self._events[message.id] = one
+            return one
+        raise Fatal(f"the {message.about} is not kept any more")
 
     async def _handle_once(self, row_id: str, event: Event) -> None:
         """Run the function in one transaction with the record that it has seen the event."""
@@ -211,7 +216,7 @@ class GroupRelay:
         if one is None or self.group.dead_letter is None or DEAD_LETTER_NAMES[0] in one.event.headers:
             return None
         letter = one.event.as_dead_letter(self.group.dead_letter, clean(reason, 500))
-        draft = draft_of(letter, self._source)
+        draft = draft_of(letter, self._source)._replace(time=self._environment.clock.now())
         return partial(self._feed.append_letter, draft, message.id, reason)
 
 
@@ -224,7 +229,9 @@ class GroupWorker(OutboxWorker):
         self._is_paused = is_paused
 
     async def tick(self) -> bool:
-        return False if self._is_paused() else await super().tick()
+        if self._is_paused() and not self._dispatcher.has_claimed:  # what it has is handed back
+            return False
+        return await super().tick()
 
     def on_failure(self, error: BaseException) -> None:
         self._metrics.add("events_poll_errors_total")

@@ -47,6 +47,7 @@ class EventRouter(Loop):
         self._metrics = metrics
         self._open = AsyncExitStack()
         self.on_routed: Callable[[], None] = lambda: None
+        self.on_paused: Callable[[frozenset[str]], None] = lambda names: None
 
     async def start(self) -> None:
         await super().start()
@@ -58,7 +59,9 @@ class EventRouter(Loop):
 
     async def tick(self) -> bool:
         await self._begin()
-        if not await self._store.is_behind():
+        is_behind, paused_groups = await self._store.look()
+        self.on_paused(paused_groups)
+        if not is_behind:
             return False
         outcome = await self._store.route(self.clock.now())
         if outcome.events:
@@ -75,6 +78,7 @@ class EventQueue:
 
     def __init__(self, patterns: Sequence[str], most: int = MOST_WAITING) -> None:
         self.wants = matcher(patterns)
+        self.after = 0  # the position it begins behind
         self._most = most
         self._events: asyncio.Queue[FeedEvent | None] = asyncio.Queue()
         self._has_lagged = False
@@ -119,8 +123,9 @@ class FeedReader(Loop):
 
     async def add(self, listener: EventQueue) -> None:
         """Give it every event from now on."""
+        listener.after = (await self._store.position()).last
         if self._position is None or not self._listeners:
-            self._position = (await self._store.position()).last
+            self._position = listener.after
         self._listeners.add(listener)
 
     def remove(self, listener: EventQueue) -> None:
@@ -131,11 +136,11 @@ class FeedReader(Loop):
             return False
         events = await self._store.read(self._position, READ_AT_ONCE)
         for one in events:
-            self._position = one.event.position
+            self._position = position = one.event.position or 0
             if one.event.type.startswith(CONTROL):
                 continue
             for listener in tuple(self._listeners):
-                if listener.wants(one.event.type):
+                if position > listener.after and listener.wants(one.event.type):
                     listener.give(one)
         return len(events) == READ_AT_ONCE
 
@@ -184,5 +189,6 @@ class EventPruner(Loop):
         self._retention = retention
 
     async def tick(self) -> bool:
-        count = await self._store.prune(self.clock.now() - self._retention, PRUNE_AT_ONCE)
+        now = self.clock.now()
+        count = await self._store.prune(now - self._retention, PRUNE_AT_ONCE, now)
         return count == PRUNE_AT_ONCE

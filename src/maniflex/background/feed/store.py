@@ -21,7 +21,7 @@ from maniflex.background.feed.model import HANDLER
 from maniflex.background.outbox.store import CHANNEL as OUTBOX_CHANNEL
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.layout import mend_refusal
-from maniflex.db.current import Primary
+from maniflex.db.current import Primary, transaction
 from maniflex.db.port import Adapter, Executor, Row, Tx, Wake
 from maniflex.errors import ConstraintViolation
 from maniflex.events.event import CONTROL, Event
@@ -86,11 +86,11 @@ class GroupState(NamedTuple):
 
 
 class FeedPosition(NamedTuple):
-    """Where the feed stands, and the oldest event that is kept."""
+    """Where the feed stands, and the last position that was removed."""
 
     epoch: str
     last: int
-    oldest: int
+    pruned: int
 
 
 class Routed(NamedTuple):
@@ -170,7 +170,8 @@ class FeedStore:
 
     async def find(self, run: Executor, source: str, event_id: str) -> Event | None:
         """The event that this application has published under this id."""
-        text = f"SELECT {_COLUMNS} FROM event_log WHERE id = {self._place(1)} AND source = {self._place(2)}"
+        own, other = f"id = {self._place(1)}", f"event_id = {self._place(1)} AND id <> event_id"
+        text = f"SELECT {_COLUMNS} FROM event_log WHERE source = {self._place(2)} AND ({own} OR {other})"
         rows = await run.fetch(Sql(text, (event_id, source)))
         return read_event(rows[0]).event if rows else None
 
@@ -183,7 +184,7 @@ class FeedStore:
     async def position(self) -> FeedPosition:
         """Where the feed stands now."""
         rows = await self.primary.fetch(self._sql["read_position"].bind())
-        return FeedPosition(*rows[0]) if rows else FeedPosition("", 0, 1)
+        return FeedPosition(*rows[0]) if rows else FeedPosition("", 0, 0)
 
     async def renew(self, now: datetime) -> str:
         """Begin a new epoch: cursors of before cannot be continued."""
@@ -202,6 +203,11 @@ class FeedStore:
         [[is_behind]] = await self.primary.fetch(self._sql["is_behind"].bind())
         return bool(is_behind)
 
+    async def look(self) -> tuple[bool, frozenset[str]]:
+        """Whether there is anything to route, and which groups are paused."""
+        names = [name for (name,) in await self.primary.fetch(self._sql["look"].bind())]
+        return None in names, frozenset(name for name in names if name is not None)
+
     async def route(self, now: datetime, limit: int = ROUTE_AT_ONCE) -> Routed:
         """Give positions to committed events and make the messages of the groups that want them."""
         async with self._locked_position() as (tx, last):
@@ -219,7 +225,8 @@ class FeedStore:
             count = await self._deliver(tx, level, rows, now)
             new_last = last + len(rows)
             await tx.write(self._sql["advance"].bind(last=new_last, now=self._time(now)))
-            await tx.write(self._sql["advance_groups"].bind(last=new_last, before=last))
+            names = self._texts([group.name for group in level])
+            await tx.write(self._sql["advance_groups"].bind(last=new_last, names=names))
             await self._tell(tx, has_deliveries=count > 0)
             return Routed(len(rows), caught_up + count, new_last)
 
@@ -295,7 +302,7 @@ class FeedStore:
     ) -> None:
         """Say that this process has the code of a group; a new one begins now, or at the beginning."""
         statement = self._sql["serve_group"].bind(
-            id=new_id(),
+            id=name,  # so that it is addressed by its name
             name=name,
             kind=kind,
             patterns=msgspec.json.encode(list(patterns)).decode(),
@@ -305,16 +312,25 @@ class FeedStore:
         )
         await self.adapter.write(statement)
 
+    async def note_served(self, names: Sequence[str], now: datetime) -> None:
+        """Say that this process still has the code of these groups."""
+        bound = self._sql["note_served"].bind(names=self._texts(list(names)), now=self._time(now))
+        await self.adapter.write(bound)
+
     async def pause(self, name: str, paused: bool, now: datetime) -> bool:
-        statement = self._sql["pause"].bind(name=name, paused=paused, now=self._time(now))
-        return bool(await self.adapter.write(statement))
+        """Pause a group or let it go on, within the open transaction if there is one."""
+        async with transaction(self.adapter) as tx:
+            rows = await tx.write(self._sql["pause"].bind(name=name, paused=paused, now=self._time(now)))
+            await self._tell(tx, has_deliveries=False)
+        return bool(rows)
 
     async def forget(self, name: str) -> bool:
         """End a group and its deliveries."""
-        kind = OF_GROUP + name
-        _, rows = await self.adapter.batch(
-            [self._sql["forget_deliveries"].bind(kind=kind), self._sql["forget_group"].bind(name=name)]
-        )
+        async with transaction(self.adapter) as tx:
+            # First the group: a router that makes deliveries for it has ended then, and no other begins.
+            await tx.fetch(self._sql["lock_position"].bind())
+            rows = await tx.write(self._sql["forget_group"].bind(name=name))
+            await tx.write(self._sql["forget_deliveries"].bind(kind=OF_GROUP + name))
         return bool(rows)
 
     async def replay(
@@ -334,7 +350,7 @@ class FeedStore:
                     one.row_id for one in await self.load([r[0] for r in rows]) if one.event.time >= since
                 }
                 rows = [row for row in rows if row[0] in young]
-            async with self.adapter.transaction() as tx:
+            async with transaction(self.adapter) as tx:
                 count += await self._deliver(tx, [group], [row[:3] for row in rows], now)
                 await self._tell(tx, has_deliveries=True)
         return count
@@ -399,9 +415,14 @@ class FeedStore:
 
     # -- going
 
-    async def prune(self, before: datetime, limit: int) -> int:
+    async def prune(self, before: datetime, limit: int, now: datetime) -> int:
         """Remove events that nobody needs any more, oldest first; how many."""
-        return len(await self.adapter.write(self._sql["prune"].bind(before=self._time(before), limit=limit)))
+        async with self.adapter.transaction() as tx:
+            rows = await tx.write(self._sql["prune"].bind(before=self._time(before), limit=limit))
+            if rows:
+                position = max(position for (position,) in rows)
+                await tx.write(self._sql["note_pruned"].bind(position=position, now=self._time(now)))
+        return len(rows)
 
     async def erase(self, run: Executor, subject: str, now: datetime) -> int:
         """Take the data out of the events about a subject; how many."""

@@ -106,6 +106,11 @@ class Dispatcher:
         return self._has_more
 
     @property
+    def has_claimed(self) -> bool:
+        """Whether it has messages that it has not begun to deliver."""
+        return self._next is not None
+
+    @property
     def _has_more(self) -> bool:
         return self._next is not None or self._ran_dry
 

@@ -15,9 +15,18 @@ CREATE UNIQUE INDEX IF NOT EXISTS event_log_once_idx ON event_log (source, event
 SELECT EXISTS (SELECT 1 FROM event_log WHERE position IS NULL)
     OR EXISTS (SELECT 1 FROM event_group g, event_position p WHERE g.kind = 'handler' AND g.position < p.last);
 
+-- name: look
+-- What a tick of the router has to know: one row without a name if there is something to do, and the paused groups.
+SELECT NULL AS name WHERE EXISTS (SELECT 1 FROM event_log WHERE position IS NULL)
+    OR EXISTS (SELECT 1 FROM event_group g, event_position p WHERE g.kind = 'handler' AND g.position < p.last)
+ UNION ALL SELECT name FROM event_group WHERE paused;
+
 -- name: read_position
-SELECT epoch, last, coalesce((SELECT min(position) FROM event_log WHERE position IS NOT NULL), last + 1)
-  FROM event_position WHERE id = 'feed';
+SELECT epoch, last, pruned FROM event_position WHERE id = 'feed';
+
+-- name: note_pruned
+-- Removed events leave holes where an older one is still needed, so the oldest that is kept says too little.
+UPDATE event_position SET pruned = :position, updated_at = :now WHERE id = 'feed' AND pruned < :position RETURNING pruned;
 
 -- name: renew
 UPDATE event_position SET epoch = :epoch, updated_at = :now WHERE id = 'feed' RETURNING epoch;
@@ -34,10 +43,6 @@ SELECT name, kind, patterns, is_ordered, position, paused FROM event_group ORDER
 
 -- name: advance
 UPDATE event_position SET last = :last, updated_at = :now WHERE id = 'feed' RETURNING last;
-
--- name: advance_groups
--- Those that had everything so far.
-UPDATE event_group SET position = :last WHERE kind = 'handler' AND position = :before RETURNING name;
 
 -- name: move_group
 UPDATE event_group SET position = :position WHERE name = :name RETURNING name;

@@ -11,8 +11,8 @@ CREATE SEQUENCE IF NOT EXISTS event_log_seq;
 SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY seq LIMIT :limit;
 
 -- name: begin
-INSERT INTO event_position (id, epoch, last, created_at, updated_at)
-VALUES ('feed', :epoch::text, 0, :now::timestamptz, :now::timestamptz)
+INSERT INTO event_position (id, epoch, last, pruned, created_at, updated_at)
+VALUES ('feed', :epoch::text, 0, 0, :now::timestamptz, :now::timestamptz)
     ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_position
@@ -102,6 +102,14 @@ VALUES (:id::text, :name::text, :kind::text, :patterns::json, :is_ordered::boole
         is_ordered = excluded.is_ordered, served_at = excluded.served_at
 RETURNING name;
 
+-- name: note_served
+-- A process with the code of these groups still runs.
+UPDATE event_group SET served_at = :now::timestamptz WHERE name = ANY(:names::text[]) RETURNING name;
+
+-- name: advance_groups
+-- Those whose messages were made now. A group that was committed meanwhile has none of them, so it stays behind.
+UPDATE event_group SET position = :last::bigint WHERE name = ANY(:names::text[]) RETURNING name;
+
 -- name: prune
 DELETE FROM event_log WHERE id = ANY(ARRAY(
     SELECT e.id FROM event_log e
@@ -109,7 +117,7 @@ DELETE FROM event_log WHERE id = ANY(ARRAY(
        AND e.position <= coalesce((SELECT min(position) FROM event_group), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
      ORDER BY e.position LIMIT :limit FOR UPDATE SKIP LOCKED))
-RETURNING id;
+RETURNING position;
 
 -- name: erase
 UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now::timestamptz WHERE subject = :subject RETURNING id;

@@ -9,7 +9,7 @@ CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (position) WHERE 
 SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit;
 
 -- name: begin
-INSERT INTO event_position (id, epoch, last, created_at, updated_at) VALUES ('feed', :epoch, 0, :now, :now)
+INSERT INTO event_position (id, epoch, last, pruned, created_at, updated_at) VALUES ('feed', :epoch, 0, 0, :now, :now)
     ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_position
@@ -85,6 +85,14 @@ VALUES (:id, :name, :kind, :patterns, :is_ordered,
         is_ordered = excluded.is_ordered, served_at = excluded.served_at
 RETURNING name;
 
+-- name: note_served
+-- A process with the code of these groups still runs.
+UPDATE event_group SET served_at = :now WHERE name IN (SELECT value FROM json_each(:names)) RETURNING name;
+
+-- name: advance_groups
+-- Those whose messages were made now. A group that was committed meanwhile has none of them, so it stays behind.
+UPDATE event_group SET position = :last WHERE name IN (SELECT value FROM json_each(:names)) RETURNING name;
+
 -- name: prune
 DELETE FROM event_log WHERE id IN (
     SELECT e.id FROM event_log e
@@ -92,7 +100,7 @@ DELETE FROM event_log WHERE id IN (
        AND e.position <= coalesce((SELECT min(position) FROM event_group), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
      ORDER BY e.position LIMIT :limit)
-RETURNING id;
+RETURNING position;
 
 -- name: erase
 UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now WHERE subject = :subject RETURNING id;
