@@ -37,8 +37,8 @@ from maniflex.errors import Fatal
 from maniflex.events.event import DEAD_LETTER_NAMES, Event
 from maniflex.sql.statement import Sql
 
-BATCH = 200  # deliveries of one claim
-MOST_HELD = 1000  # events in memory: of a batch, and of handlers that take long
+BATCH = 500  # deliveries of one claim
+MOST_HELD = 2000  # events in memory: of a batch, and of handlers that take long
 _relays = count(1)
 
 

@@ -50,7 +50,7 @@ SELECT d.value ->> 'id', nextval('event_log_seq'), d.value ->> 'event_id',
        d.value ->> 'tenant_id', d.value ->> 'traceparent', (d.value ->> 'schema_version')::bigint, d.value ->> 'changed',
        (d.value ->> 'headers')::json, d.value ->> 'dataref', (d.value ->> 'data')::json, false, (d.value ->> 'scope')::json,
        (d.value ->> 'time')::timestamptz, (d.value ->> 'time')::timestamptz
-  FROM json_array_elements(:rows::json) WITH ORDINALITY AS d (value, place)
+  FROM jsonb_array_elements(:rows::jsonb) WITH ORDINALITY AS d (value, place)
  ORDER BY d.place
     ON CONFLICT DO NOTHING
 RETURNING id;
