@@ -23,6 +23,7 @@ from maniflex.errors import DeclarationError, Timeout, Unavailable
 from maniflex.events import cloudevents
 from maniflex.events.base import BaseBus, Secrets, check_count, hide_password, seconds_of
 from maniflex.events.consuming import (
+    FINISHING_ENDS_WITHIN,
     MOST_REMEMBERED,
     SPARE_DELIVERIES,
     Consumer,
@@ -264,8 +265,16 @@ class _RabbitConsumer(Consumer):
 
     async def prepare(self) -> None:
         connection = await self._bus.consuming.connection()
+        try:
+            await self._declare_and_consume(connection)
+        except BaseException:
+            await self._close_channel()
+            raise
+        self._looked_at = asyncio.get_running_loop().time()
+
+    async def _declare_and_consume(self, connection: Any) -> None:
         async with self._bus.translating():
-            channel = await connection.channel(publisher_confirms=False)
+            channel = self._channel = await connection.channel(publisher_confirms=False)
             await channel.set_qos(max(self.plan.concurrency, self._bus.prefetch or 0))
             exchange = await self._bus.declare(channel)
             name = self._bus.queue_of(self.plan)
@@ -280,10 +289,9 @@ class _RabbitConsumer(Consumer):
                 await self._queue.bind(exchange, key)
             incoming: asyncio.Queue[_RabbitMessage | None] = asyncio.Queue()
             self._incoming = incoming
-            self._channel, self._is_lost = channel, False
+            self._is_lost = False
             channel.close_callbacks.add(partial(self._note_loss, channel))
             self._tag = await self._queue.consume(partial(self._receive, incoming))
-        self._looked_at = asyncio.get_running_loop().time()
 
     async def _receive(self, incoming: asyncio.Queue[_RabbitMessage | None], message: Any) -> None:
         incoming.put_nowait(_RabbitMessage(self, message))
@@ -345,11 +353,17 @@ class _RabbitConsumer(Consumer):
         if now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
-        async with self._bus.translating():
-            queue = await self._channel.declare_queue(self._bus.queue_of(self.plan), passive=True)
-        if not queue.declaration_result.consumer_count:
+        try:
+            async with self._bus.translating():
+                name = self._bus.queue_of(self.plan)
+                queue = await self._channel.declare_queue(name, passive=True)
+            if not queue.declaration_result.consumer_count:
+                raise Unavailable("RabbitMQ has deleted the queue")
+        except (Unavailable, Timeout):
+            # A call that was given up has closed the channel, and nobody tells of that either.
+            self._note_loss(self._channel)
             await self._close_channel()
-            raise Unavailable("RabbitMQ has deleted the queue")
+            raise
 
     async def stop_taking(self) -> None:
         self._incoming.put_nowait(None)
@@ -366,7 +380,9 @@ class _RabbitConsumer(Consumer):
     async def _close_channel(self) -> None:
         self._is_lost = True
         if self._channel is not None:
-            await self._channel.close()
+            with suppress(Exception):
+                async with asyncio.timeout(FINISHING_ENDS_WITHIN):
+                    await self._channel.close()
 
 
 def _drain(queue: asyncio.Queue[_RabbitMessage | None]) -> list[_RabbitMessage | None]:
