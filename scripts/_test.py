@@ -50,8 +50,17 @@ All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   
 
 ALONE = ("concurrency", "faults", "performance", "scaling")  # they watch the clock, except for these:
 WITHOUT_CLOCK = (
-    *("scaling/test_pgbouncer.py", "scaling/test_partitions.py"),
+    *(
+        "concurrency/test_same_record.py",
+        "concurrency/test_sqlite_writers.py",
+        "concurrency/test_transfers.py",
+    ),
+    *("faults/test_audit_kill.py", "faults/test_bulk_kill.py", "faults/test_files_kill.py"),
+    *("faults/test_import_kill.py", "faults/test_outbox_kill.py", "faults/test_panel_kill.py"),
+    *("faults/test_saga_kill.py", "faults/test_runs_postgres_crash.py"),
+    *("scaling/test_pgbouncer.py", "scaling/test_partitions.py", "scaling/test_partition_operators.py"),
     *("scaling/test_partition_attacks.py", "scaling/test_partitioned_claims.py"),
+    *("scaling/test_partitioned_messages.py", "scaling/test_synchronous_commits.py"),
 )
 LONGEST = (
     *("types", "query", "openapi", "fuzz", "docs", "examples", "cli", "lifecycle"),
