@@ -567,6 +567,7 @@ def subject_of(
         computed=computed,
         work=durable.work,
         outbox=durable.outbox,
+        events=durable.events,
         schedules=durable.schedules,
         storage=None if desk is None else desk.storage,
         in_process=assembly.in_process,

@@ -7,6 +7,7 @@ import click
 from maniflex.cli.data import copy, drain, export_, files, import_, sweep
 from maniflex.cli.doctor import doctor
 from maniflex.cli.erase import erase, subject
+from maniflex.cli.events import events
 from maniflex.cli.keys import keys
 from maniflex.cli.migrate import migrate
 from maniflex.cli.new import new
@@ -35,6 +36,7 @@ COMMANDS: tuple[click.Command, ...] = (
     runs,
     schedules,
     outbox,
+    events,
     processes,
     top,
     copy,

@@ -575,15 +575,22 @@ MESSAGES = {
     "outbox_failed_total": "to be tried again",
     "outbox_dead_total": "given up",
 }
+EVENTS = {
+    "events_delivered_total": "delivered",
+    "events_failed_total": "to be tried again",
+    "events_dead_total": "given up",
+}
 JOBS = ("jobs_succeeded_total", "jobs_retried_total", "jobs_dead_total", "jobs_lease_losses_total")
 _BAD = ("to be tried again", "failed", "given up")
 
 
 @click.command(epilog="Example: maniflex drain app:server --only runs")
 @click.argument("target", metavar="MODULE:SERVER")
-@click.option("--only", type=click.Choice(["runs", "outbox", "jobs"]), help="Leave the others alone.")
+@click.option(
+    "--only", type=click.Choice(["runs", "outbox", "events", "jobs"]), help="Leave the others alone."
+)
 def drain(target: str, only: str | None) -> None:
-    """Work on due runs, messages and jobs until none is left; ends with 1 when a run or message failed."""
+    """Work on due runs, messages, events and jobs until none is left; ends with 1 when one failed."""
     server = load_sealed(target)
     if only == "jobs" and not server.jobs.has_external_handlers:
         raise click.ClickException("jobs have no queue of their own here: they are runs, see --only runs")
@@ -598,6 +605,7 @@ async def _drain(server: Server, only: str | None) -> None:
     """In turn, until none has anything: a message may submit a run, and a run may leave a message."""
     does_runs = only in (None, "runs") and len(server.work.handlers) > 0
     does_outbox = only in (None, "outbox") and server.outbox.is_used
+    does_events = only in (None, "events") and server.events.is_used
     worker = server.work.worker() if does_runs else None
     drainer = server.outbox.drainer() if does_outbox else None
     jobs = server.jobs.worker() if _does_jobs(server, only) else None
@@ -605,6 +613,8 @@ async def _drain(server: Server, only: str | None) -> None:
     with Progress("drained", total) as progress:
         while True:
             before = count
+            if does_events:
+                count += await server.events.drain()
             if drainer is not None:
                 count += await drainer.drain(progress.after(count))
             if worker is not None:
@@ -628,6 +638,8 @@ async def _waiting(server: Server, only: str | None) -> int:
 def _print_work_done(server: Server, only: str | None, rest: str) -> bool:
     """Say what came of it, `rest` being the runs without an outcome; whether something failed."""
     counts_by_part = {"runs": _counts_by_word(server, RUNS), "outbox": _counts_by_word(server, MESSAGES)}
+    if server.events.is_used:
+        counts_by_part["events"] = _counts_by_word(server, EVENTS)
     counts_by_part["runs"][rest] = _runs_begun(server) - sum(counts_by_part["runs"].values())
     for part in [part for part in counts_by_part if only not in (None, part)]:
         del counts_by_part[part]

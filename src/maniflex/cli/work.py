@@ -590,12 +590,17 @@ def prefixes(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--concurrency", type=click.IntRange(1), help="How many runs at once.")
 @click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
 def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_port: int | None) -> None:
-    """Work on runs and deliver messages until it is interrupted."""
+    """Work on runs, and deliver messages and events, until it is interrupted."""
     server = load_sealed(target)
 
     def services() -> Sequence[Service]:
         runs = server.work.services(types, concurrency)
-        parts = [*runs, *server.outbox.services(), *server.jobs.services()]
+        parts = [
+            *runs,
+            *server.outbox.services(),
+            *server.events.services(),
+            *server.jobs.services(),
+        ]
         if not parts:
             raise click.ClickException("there is nothing to work on: no handler of runs, none of messages")
         return parts

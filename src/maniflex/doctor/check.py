@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
+from maniflex.background.feed.api import Events
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.processes.overview import describe_no_taker
 from maniflex.background.processes.store import ProcessState, WorkProcess
@@ -261,6 +262,7 @@ class Subject:
     computed: Mapping[type[Model], Sequence[Any]]
     work: Work
     outbox: Outbox
+    events: Events
     schedules: Schedules
     storage: Storage | None
     in_process: InProcess
@@ -340,7 +342,7 @@ class LivingProcesses:
         return any(one.takes(type) for one in self.alive)
 
     def take_messages(self, kind: str) -> bool:
-        return any(kind in one.kinds or "*" in one.kinds for one in self.alive)
+        return any(one.takes_message(kind) for one in self.alive)
 
     def no_taker(self, type: str) -> str:
         """That none takes runs of the type, and when the last one that did was seen."""

@@ -1,10 +1,12 @@
-"""Durable work: types that nobody takes, schedules, dead letters, leases, retention (T161 to T168)."""
+"""Durable work: types that nobody takes, schedules, dead letters, leases, retention (T161 to T170)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 
+from maniflex.background.feed.model import BRIDGE, EventGroup
+from maniflex.background.feed.store import OF_GROUP, GroupStanding
 from maniflex.background.outbox.handlers import TIMEOUT
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
@@ -30,6 +32,8 @@ from maniflex.sql.statement import Sql
 SHORTEST_LEASE = timedelta(seconds=5)
 LATE = timedelta(minutes=1)
 MANY_FINISHED = 1_000_000
+UNSERVED = timedelta(days=1)
+STANDS_STILL = timedelta(minutes=10)
 _SHOWN = 20
 
 
@@ -49,7 +53,7 @@ async def untaken_work(database: OpenDatabase) -> AsyncIterator[Problem]:
             yield Problem(
                 where=f"messages of {kind}",
                 why=f"{count:,} wait since {oldest:%Y-%m-%d %H:%M} UTC, and {takers.why_no_message(kind)}",
-                fix=takers.how_to_take(f"@server.outbox.handler({kind!r})", takers.has_message_handler(kind)),
+                fix=takers.how_to_take(_declaration(kind), takers.has_message_handler(kind)),
                 about=(kind,),
             )
 
@@ -68,6 +72,8 @@ class _Takers:
         return self._subject.work.handlers.get(type) is not None
 
     def has_message_handler(self, kind: str) -> bool:
+        if kind.startswith(OF_GROUP):
+            return self._subject.events.has_group(kind.removeprefix(OF_GROUP))
         handlers = self._subject.outbox.handlers
         return not handlers or handlers.of(kind) is not None
 
@@ -91,6 +97,13 @@ class _Takers:
         if is_declared:
             return "maniflex worker app:server with the types, or start the release that has the handler"
         return f"{declaration}, or maniflex worker of the application that has it"
+
+
+def _declaration(kind: str) -> str:
+    """What declares a handler of messages of this kind."""
+    if kind.startswith(OF_GROUP):
+        return f"@server.events.subscribe(…, group={kind.removeprefix(OF_GROUP)!r})"
+    return f"@server.outbox.handler({kind!r})"
 
 
 async def _due_runs(database: OpenDatabase) -> list[tuple[str, int, datetime]]:
@@ -165,6 +178,51 @@ async def dead_letters(database: OpenDatabase) -> AsyncIterator[Problem]:
             " await server.outbox.redrive(id)",
             about=("outbox",),
         )
+
+
+async def unserved_groups(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """Groups of events, and bridges, whose code no process has had for a day."""
+    now = database.subject.work.clock.now()
+    for group in await _groups(database):
+        if group.served_at is None or now - group.served_at > UNSERVED:
+            since = "ever" if group.served_at is None else f"since {group.served_at:%Y-%m-%d %H:%M} UTC"
+            waiting = group.behind if group.kind == BRIDGE else group.waiting
+            rest = ", and no event is removed that it has not passed" if group.kind == BRIDGE else ""
+            yield Problem(
+                where=f"events: {group.kind} {group.name}",
+                why=f"no process has served it {since}; {waiting:,} events wait for it{rest}",
+                fix=f"start the release that has it, or maniflex events forget app:server {group.name}",
+                about=(group.name,),
+            )
+
+
+async def standing_bridges(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """Bridges that are served and do not get on."""
+    now = database.subject.work.clock.now()
+    for group in await _groups(database):
+        is_served = group.served_at is not None and now - group.served_at <= UNSERVED
+        if (
+            group.kind == BRIDGE
+            and is_served
+            and group.since is not None
+            and now - group.since > STANDS_STILL
+        ):
+            why = "it is paused" if group.paused else "its broker is away, or refuses what it is sent"
+            yield Problem(
+                where=f"events: bridge {group.name}",
+                why=f"{group.behind:,} events wait for it since {group.since:%Y-%m-%d %H:%M} UTC: {why}",
+                fix=f"maniflex events resume app:server {group.name}"
+                if group.paused
+                else "look at the log of the process that leads it, and at the broker",
+                about=(group.name,),
+            )
+
+
+async def _groups(database: OpenDatabase) -> list[GroupStanding]:
+    events = database.subject.events
+    if not database.is_default or not events.is_used or not await _has_table(database, EventGroup):
+        return []
+    return await events.store.standings()
 
 
 async def late_work(database: OpenDatabase) -> AsyncIterator[Problem]:
@@ -268,4 +326,8 @@ DATABASE_CHECKS = (
         "retention off with more than a million finished runs or messages",
         endless_retention,
     ),
+    DatabaseCheck(
+        "T169", Severity.WARNING, "a group of events that no process has served for a day", unserved_groups
+    ),
+    DatabaseCheck("T170", Severity.WARNING, "a bridge to a broker that stands still", standing_bridges),
 )

@@ -35,7 +35,7 @@ from maniflex.background.feed.entry import EmitWrites
 from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
 from maniflex.background.feed.model import BRIDGE, HANDLER, EventGroup, EventPosition, LoggedEvent
 from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
-from maniflex.background.feed.store import FeedStore, GroupState
+from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
 from maniflex.background.metrics import Labels
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
@@ -46,6 +46,7 @@ from maniflex.db.port import Executor, Tx
 from maniflex.db.store import Store
 from maniflex.db.write_seam import after_commit_once
 from maniflex.errors import (
+    Conflict,
     CursorGone,
     DatabaseError,
     DeclarationError,
@@ -230,6 +231,10 @@ class Events(DeclaredPart):
             return fn
 
         return decorate
+
+    def has_group(self, name: str) -> bool:
+        """Whether a function here subscribes as this group, or a bridge here is called so."""
+        return name in self._groups or name in self._uses
 
     @property
     def subscribers(self) -> list[Callable[..., Any]]:
@@ -615,11 +620,7 @@ class Events(DeclaredPart):
     ) -> list[Event]:
         """Events behind a cursor, or all that are kept, in order; `CursorGone` where that cannot be."""
         self.require_sealed()
-        texts, problems = read_patterns(patterns)
-        if problems:
-            raise ValidationFailed(
-                "; ".join(problems), [{"field": "patterns", "message": one} for one in problems]
-            )
+        texts = _check_patterns(patterns)
         at = 0 if after is None else await self.position_of(after)
         events: list[Event] = []
         wants = matcher(texts)
@@ -667,7 +668,22 @@ class Events(DeclaredPart):
         if reader is not None:
             await reader.stop()
 
+    async def latest(self, patterns: Sequence[str] = ("*",), limit: int = 50) -> list[Event]:
+        """The last events of these patterns, in their order."""
+        self.require_sealed()
+        wants = matcher(_check_patterns(patterns))
+        return [one.event for one in await self.store.read_latest(wants, limit)]
+
     # -- operating
+
+    def now(self) -> datetime:
+        """What the clock of the server says."""
+        return self.require_sealed().clock.now()
+
+    async def standings(self) -> list[GroupStanding]:
+        """How the groups stand: how far behind they are, and what waits for them."""
+        self.require_sealed()
+        return await self.store.standings()
 
     async def group_state(self, name: str) -> GroupState:
         """A group as it is stored; `NotFound` where there is none."""
@@ -709,6 +725,8 @@ class Events(DeclaredPart):
         """Hand events that are kept to a group again, with the ids they had; how many."""
         environment = self.require_sealed()
         state = await self.group_state(group)
+        if state.kind == BRIDGE:
+            raise Conflict(f"{group} is a bridge; a broker hands events to its groups again itself")
         if after is not None and since is None:
             start = await self.position_of(after)
         elif since is not None and after is None:
@@ -731,7 +749,8 @@ class Events(DeclaredPart):
 
     async def drain(self) -> int:
         """Route and deliver all that is due; how many deliveries were handled."""
-        self.require_sealed()
+        if current_tx(self.require_sealed().adapter) is not None:
+            raise DatabaseError("drain() inside a transaction would deliver what may be rolled back")
         await self._begin()
         await self._learn_pauses()
         total = 0
@@ -742,7 +761,7 @@ class Events(DeclaredPart):
                 if name not in self._paused:
                     count += await relay.drainer().drain()
             total += count
-            if not count:
+            if not count and not await self.store.is_behind():  # a dead letter may have come
                 self._wake_takers()
                 return total
 
@@ -783,6 +802,16 @@ def _name_of_bus(bus: Any) -> str:
 
 def _source_of(service_name: str) -> str:
     return f"/{service_name}" if service_name else DEFAULT_SOURCE
+
+
+def _check_patterns(patterns: Sequence[str]) -> list[str]:
+    """The patterns, or a refusal that names those that are none."""
+    texts, problems = read_patterns(patterns)
+    if problems:
+        raise ValidationFailed(
+            "; ".join(problems), [{"field": "patterns", "message": one} for one in problems]
+        )
+    return texts
 
 
 def _without_secrets(data: Any, stores: Mapping[type[Model], Store]) -> Any:

@@ -85,6 +85,20 @@ class GroupState(NamedTuple):
     paused: bool
 
 
+class GroupStanding(NamedTuple):
+    """How a group stands: where it is, and what waits for it."""
+
+    name: str
+    kind: str
+    patterns: tuple[str, ...]
+    position: int
+    behind: int  # events that it has not come to
+    waiting: int  # deliveries
+    since: datetime | None  # of the oldest of both
+    paused: bool
+    served_at: datetime | None
+
+
 class FeedPosition(NamedTuple):
     """Where the feed stands, and the last position that was removed."""
 
@@ -360,6 +374,29 @@ class FeedStore:
         rows = await self.primary.fetch(self._sql["group_depth"].bind())
         return [(kind.removeprefix(OF_GROUP), count, instant(oldest)) for kind, count, oldest in rows]
 
+    async def standings(self) -> list[GroupStanding]:
+        """How all groups stand."""
+        depth = {name: (count, since) for name, count, since in await self.group_depth()}
+        standings = []
+        for row in await self.primary.fetch(self._sql["standings"].bind()):
+            name, kind, patterns, position, behind, is_paused, served_at, first_time = row
+            waiting, oldest = depth.get(name, (0, None))
+            times = [oldest, None if first_time is None else instant(first_time)]
+            standings.append(
+                GroupStanding(
+                    name,
+                    kind,
+                    tuple(_value(patterns)),
+                    int(position),
+                    int(behind),
+                    waiting,
+                    min((time for time in times if time is not None), default=None),
+                    bool(is_paused),
+                    None if served_at is None else instant(served_at),
+                )
+            )
+        return standings
+
     # -- bridges
 
     async def lead_bridge(self, name: str, lease: str, now: datetime, until: datetime) -> int | None:
@@ -406,6 +443,22 @@ class FeedStore:
             params = (after, until)
         text = f"SELECT {_COLUMNS} FROM event_log WHERE {condition} ORDER BY position LIMIT {int(limit)}"
         return [read_event(row) for row in await self.primary.fetch(Sql(text, params))]
+
+    async def read_latest(self, wants: Callable[[str], bool], limit: int) -> list[FeedEvent]:
+        """The last events of these types, in their order."""
+        latest: list[FeedEvent] = []
+        before = (await self.position()).last + 1
+        text = f"SELECT {_COLUMNS} FROM event_log WHERE position < {self._place(1)} ORDER BY position DESC"
+        while len(latest) < limit:
+            rows = await self.primary.fetch(Sql(f"{text} LIMIT {ROUTE_AT_ONCE}", (before,)))
+            events = [read_event(row) for row in rows]
+            latest += [
+                one for one in events if wants(one.event.type) and not one.event.type.startswith(CONTROL)
+            ]
+            if len(rows) < ROUTE_AT_ONCE:
+                break
+            before = events[-1].event.position or 0
+        return latest[:limit][::-1]
 
     async def first_since(self, moment: datetime) -> int:
         """The position before the first event of this moment or later."""

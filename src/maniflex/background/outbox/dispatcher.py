@@ -106,6 +106,11 @@ class Dispatcher:
         return self._has_more
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds that have a handler here, `*` among them."""
+        return self._handlers.named_kinds
+
+    @property
     def has_claimed(self) -> bool:
         """Whether it has messages that it has not begun to deliver."""
         return self._next is not None
@@ -505,6 +510,11 @@ class OutboxWorker(Loop):
         self._dispatcher = dispatcher(lambda: self.stopping)
         self._dispatcher.on_room = self.wake
         self._open = AsyncExitStack()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of messages that it takes; `*` for all of the application that nobody names."""
+        return self._dispatcher.kinds
 
     @property
     def delivered(self) -> int:

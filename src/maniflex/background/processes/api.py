@@ -94,14 +94,12 @@ class Processes(DeclaredPart):
         """The service that keeps the row of this process, whose other services are these."""
         if not self.is_used:
             return None
-        kinds = self._outbox.kinds
         return ProcessKeeper(
             self.require_sealed(),
             self.store,
             id=new_id(),
             role=self.role or role,
             services=services,
-            kinds=("*",) if kinds is None else kinds,
             counts_runs=self._work.is_used,
             requests=self.requests,
         )
@@ -211,7 +209,6 @@ class ProcessKeeper:
         id: str,
         role: str,
         services: Sequence[Service],
-        kinds: Sequence[str],
         counts_runs: bool,
         requests: RequestTotals | None = None,
     ) -> None:
@@ -232,7 +229,9 @@ class ProcessKeeper:
             "role": role,
             "version": version("maniflex"),
             "types": sorted({name for worker in self._workers for name in worker.types.names()}),
-            "kinds": list(kinds) if any(isinstance(one, OutboxWorker) for one in services) else [],
+            "kinds": sorted(
+                {kind for one in services if isinstance(one, OutboxWorker) for kind in one.kinds}
+            ),
             "schedules": any(isinstance(one, Scheduler) for one in services),
             "concurrency": sum(worker.concurrency for worker in self._workers),
         }

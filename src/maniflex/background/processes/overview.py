@@ -283,7 +283,7 @@ def describe_message_wait(message: OutboxMessage, facts: MessageFacts) -> str:
         retry = f"attempt {message.attempts + 1} " if message.attempts else "due "
         return retry + when(message.retry_at, now)
     living = [one for one in facts.processes if one.state(now) is ProcessState.ALIVE]
-    if not any(message.kind in one.kinds or "*" in one.kinds for one in living):
+    if not any(one.takes_message(message.kind) for one in living):
         return f"no living process has a handler for {message.kind}"
     return "it is next"
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from maniflex._ids import new_ids
 from maniflex._json import encode_plain
 from maniflex.background.metrics import Counts, MinuteKey
+from maniflex.background.outbox.handlers import EVERY_KIND, FRAMEWORK
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.db.current import Primary
 from maniflex.db.port import Adapter, Row
@@ -50,7 +51,7 @@ class WorkProcess(
     role: str  # server, worker or scheduler
     version: str  # of maniflex
     types: list[str] = field(default_factory=list)  # of runs: exact ones, and prefixes such as `billing.*`
-    kinds: list[str] = field(default_factory=list)  # of messages; `*` for every kind
+    kinds: list[str] = field(default_factory=list)  # of messages; `*` for every kind of the application
     schedules: bool = field(default=False)  # whether it fires schedules
     concurrency: int = field(default=0)
     running: int = field(default=0)
@@ -69,6 +70,10 @@ class WorkProcess(
     def takes(self, type: str) -> bool:
         """Whether it takes runs of this type."""
         return any(type == one or (one.endswith("*") and type.startswith(one[:-1])) for one in self.types)
+
+    def takes_message(self, kind: str) -> bool:
+        """Whether it takes messages of this kind; those of the framework only where they are named."""
+        return kind in self.kinds or (EVERY_KIND in self.kinds and not kind.startswith(FRAMEWORK))
 
 
 class WorkStat(

@@ -41,6 +41,12 @@ SELECT id, type, key, position FROM event_log WHERE position > :after AND positi
 -- name: groups
 SELECT name, kind, patterns, is_ordered, position, paused FROM event_group ORDER BY name;
 
+-- name: standings
+-- How far each group is behind, and of which time the first event is that it has not come to.
+SELECT g.name, g.kind, g.patterns, g.position, p.last - g.position, g.paused, g.served_at,
+       (SELECT e.time FROM event_log e WHERE e.position > g.position ORDER BY e.position LIMIT 1)
+  FROM event_group g JOIN event_position p ON p.id = 'feed' ORDER BY g.name;
+
 -- name: advance
 UPDATE event_position SET last = :last, updated_at = :now WHERE id = 'feed' RETURNING last;
 
