@@ -19,9 +19,11 @@ from maniflex.events import Event, InProcessBus, NatsBus, RedisBus
 from maniflex.events.port import Bus
 from maniflex.middleware import service
 from maniflex.testing import client
+from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import eventually
 
 SHORT = timedelta(milliseconds=50)
+COUNT = 1000  # events that are written while the broker is away
 
 
 class Order(Model, events=True):
@@ -112,6 +114,28 @@ async def test_a_broker_that_is_away_costs_no_event(database_url: str) -> None:
 
         assert bus.types == [f"a.{n}" for n in range(5)]
         assert await server.db(OutboxMessage).count(filters=[("status", "eq", "dead")]) == 0
+
+
+async def test_what_is_written_while_the_broker_is_away_arrives_when_it_is_back(database_url: str) -> None:
+    relay = Relay(os.environ["MANIFLEX_TEST_REDIS"])
+    await relay.listen()
+    bus = RedisBus(relay.same_url, prefix=f"test_{uuid4().hex[:8]}", timeout=1)
+    ids: list[str] = []
+    async with bridged(database_url, bus) as server:
+        await bus.subscribe("order.*", handler=lambda event: ids.append(event.id), concurrency=16)
+        await relay.cut()
+        for _ in range(0, COUNT, 100):
+            events = [Event("order.placed") for _ in range(100)]
+            await server.events.publish_many(events, outside_transaction=True)
+        await server.events.drain()
+        assert ids == []
+
+        await relay.listen()
+        await eventually(lambda: len(ids) >= COUNT, "all that was written", patience=60)
+
+        assert len(set(ids)) == COUNT
+        assert await server.db(OutboxMessage).count(filters=[("status", "eq", "dead")]) == 0
+    await relay.cut()
 
 
 async def test_what_a_broker_never_takes_is_one_dead_delivery(database_url: str) -> None:

@@ -379,6 +379,7 @@ class Events(DeclaredPart):
         environment.metrics.gauge("events_unhandled", self._count_unhandled)
         if self._uses:
             environment.metrics.gauge("events_bridge_lag_seconds", self._measure_bridges)
+            environment.metrics.gauge("events_lost_total", self._count_lost)
 
     def services(self) -> Sequence[Service]:
         if not self.is_used:
@@ -775,6 +776,14 @@ class Events(DeclaredPart):
         return [
             ((("group", group),), (now - since).total_seconds())
             for group, _, since in await self.store.group_depth()
+        ]
+
+    async def _count_lost(self) -> list[tuple[Labels, float]]:
+        """Events that a broker had removed before they were taken, of buses that can tell."""
+        return [
+            ((("bus", use.name),), float(use.bus.lost))
+            for use in self._uses.values()
+            if hasattr(use.bus, "lost")
         ]
 
     async def _measure_bridges(self) -> list[tuple[Labels, float]]:
