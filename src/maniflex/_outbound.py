@@ -20,7 +20,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -179,6 +179,7 @@ class Answer:
     status: int
     text: str
     truncated: bool
+    headers: Mapping[str, str] = field(default_factory=dict)  # by names in small letters
 
 
 def post(

@@ -207,7 +207,8 @@ async def send(
                 beginning, is_cut = await read_beginning(response, MOST_BYTES)
     except (TimeoutError, httpx2.TimeoutException):
         raise TimeoutError("the time was up before the URL had answered") from None
-    return Answer(response.status_code, clean(beginning.decode(errors="replace"), MOST_BYTES), is_cut)
+    text = clean(beginning.decode(errors="replace"), MOST_BYTES)
+    return Answer(response.status_code, text, is_cut, dict(response.headers))
 
 
 async def read_beginning(response: httpx2.Response, most: int) -> tuple[bytes, bool]:

@@ -315,6 +315,8 @@ class Config(_WithOrigins):
     event_max_size: int = setting(256 * 1024, at_least_one, read=parse_size)
     event_retention: timedelta = timedelta(days=7)  # zero keeps events for good
     event_poll_interval: timedelta = setting(timedelta(seconds=1), is_some_time)
+    webhook_concurrency: int = setting(200, at_least_one)  # requests at once
+    webhook_retention: timedelta = timedelta(days=30)  # of settled deliveries; zero keeps them for good
     admin_retention: timedelta = timedelta(days=365)  # of what was done in the panel
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = setting(timedelta(minutes=1), is_some_time)
@@ -562,6 +564,8 @@ class Settings(TypedDict, total=False):
     event_max_size: int
     event_retention: Duration
     event_poll_interval: Duration
+    webhook_concurrency: int
+    webhook_retention: Duration
     admin_retention: Duration
     outbox_retention: Duration
     sweep_interval: Duration

@@ -221,6 +221,12 @@ SAMPLES: dict[str, Sample] = {
     "service.timestamp_when": sample(
         given("published_at", "status", "done"), given("published_at", "status", "dun")
     ),
+    "service.webhook": sample(
+        given("https://example.com/hooks", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+        given("https://example.com/hooks", ""),
+        given("https://10.0.0.1/hooks", None),
+        given("https://example.com/hooks", None, format="xml"),
+    ),
     "validate.cross_field": sample(given(lambda values: None), given(None)),
     "validate.date_range": sample(given("starts", "ends"), given("title", "ends")),
     "validate.exists": sample(given("section_id", Section), given("section_id", "Sektion")),

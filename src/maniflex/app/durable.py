@@ -42,6 +42,7 @@ from maniflex.erasure.api import ERASURE_RUN, Erasures
 from maniflex.features.actions import Action
 from maniflex.files.api import Files
 from maniflex.middleware.service.send_email import MailEntry
+from maniflex.middleware.service.webhook import WebhookEntry
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
@@ -54,6 +55,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
     from maniflex.background.mail.api import Mail
+    from maniflex.background.webhooks.api import Webhooks
 
 
 class Durable:
@@ -76,6 +78,7 @@ class Durable:
         self.retention = RetentionSweeps(self._prune, self.erasure.erase_records)
         self.audit = AuditTrail(self.outbox)
         self._mail: Mail | None = None
+        self._webhooks: Webhooks | None = None
         self._environment: Environment | None = None
         self.erasure.note_export = self.audit.note_export
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
@@ -94,6 +97,8 @@ class Durable:
 
     def _all(self) -> Iterator[Part]:
         yield from (self.work, self.outbox, self.events, self.schedules, self.scheduled, self.retention)
+        if self._webhooks is not None:
+            yield self._webhooks
         yield self.jobs
         yield from (self.processes, self.files, self.erasure, self.entry_tables)
         if self._mail is not None:
@@ -110,6 +115,23 @@ class Durable:
                 self._mail.attach(self._environment)
         return self._mail
 
+    @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks, loaded when they are first asked for."""
+        if self._webhooks is None:
+            from maniflex.background.webhooks.api import Webhooks
+
+            self._webhooks = Webhooks(self.events)
+            if self._environment is not None:
+                self._webhooks.attach(self._environment)
+        return self._webhooks
+
+    async def prepare(self) -> None:
+        """Write down who takes events, before anything is published."""
+        if self._webhooks is not None:
+            await self._webhooks.prepare()
+        await self.events.prepare()
+
     async def _prune(self, until: Callable[[], bool]) -> Mapping[str, int]:
         """What a sweep of retention does beside records: ended holds, old versions and records of trails."""
         counts = Counter(await self.erasure.tidy(until))
@@ -124,6 +146,7 @@ class Durable:
         self.audit.collect(self.entry_tables.uses)
         self.events.note_models(registry)
         self.events.note_entries(self.entry_tables.uses)
+        self._take_webhooks()
         if self.events.is_used and not self.outbox.is_used:
             self.outbox.use()
         for entry in {id(entry): entry for entry, _ in self.entry_tables.uses}.values():
@@ -139,6 +162,12 @@ class Durable:
         if self.erasure.is_used and self.work.is_used and not self._erases_by_runs:
             self._erases_by_runs = True
             self.work.add_internal(ERASURE_RUN, self.erasure.run_erasure)
+
+    def _take_webhooks(self) -> None:
+        """Have the endpoints of the service.webhook entries."""
+        for entry, _ in self.entry_tables.uses:
+            if isinstance(entry, WebhookEntry):
+                entry.use(self.webhooks)
 
     def _scope_needs(self) -> ScopeNeeds:
         """What the scope rules of the models, which bind scoped handlers, must know of a caller."""
@@ -194,6 +223,8 @@ class Durable:
         if runtime.request_numbers is not None:
             self.processes.requests = runtime.request_numbers.totals
         self._environment = environment
+        if self._webhooks is not None:
+            self._webhooks.keys = runtime.keys
         for part in self._all():
             part.attach(environment)
         self.audit.attach(environment, runtime.tasks.start)
@@ -214,6 +245,8 @@ class Durable:
     async def close(self) -> None:
         """Write what was counted, and close the connections of external job queues and stores."""
         await self.events.close()
+        if self._webhooks is not None:
+            await self._webhooks.close()
         await self.processes.write_counts()
         await self.jobs.close()
         await self.entry_tables.close()
@@ -276,6 +309,11 @@ class WithDurableWork:
     def mail(self) -> Mail:
         """Mails that leave with the transaction they belong to."""
         return self._durable.mail
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Events that are posted to URLs."""
+        return self._durable.webhooks
 
     @property
     def scheduled(self) -> Scheduled:

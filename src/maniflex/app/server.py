@@ -253,7 +253,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await note_encrypted_columns(runtime)
         await self._durable.learn_time()
         await self._durable.files.prepare()
-        await self._durable.events.prepare()
+        await self._durable.prepare()
 
     def _tables(self, assembly: Assembly, application: str | None = None) -> SchemaTables:
         return SchemaTables(

@@ -104,6 +104,10 @@ class Event:
         """The same event at its place in the feed."""
         return Event.restored(**{**_values(self), "position": position})
 
+    def with_type(self, type: str) -> Event:
+        """The same event under another type."""
+        return self if type == self.type else Event.restored(**{**_values(self), "type": type})
+
     def with_data(self, data: Any, changed: Sequence[str] | None) -> Event:
         """The same event as one viewer may see it."""
         return Event.restored(**{**_values(self), "data": data, "changed": changed})

@@ -33,7 +33,14 @@ from maniflex.background.feed.capture import (
 )
 from maniflex.background.feed.entry import EmitWrites
 from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
-from maniflex.background.feed.model import BRIDGE, HANDLER, EventGroup, EventPosition, LoggedEvent
+from maniflex.background.feed.model import (
+    BRIDGE,
+    HANDLER,
+    TAKER,
+    EventGroup,
+    EventPosition,
+    LoggedEvent,
+)
 from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
 from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
 from maniflex.background.metrics import Labels
@@ -90,7 +97,8 @@ class Events(DeclaredPart):
         "the feed of events is not in use: let a model emit (events=True), subscribe, or call"
         " server.events.enable() before the start"
     )
-    store: FeedStore  # from the moment the server is sealed
+    store: FeedStore  # from the moment the server is sealed, as `writer`
+    writer: EventWriter
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
@@ -113,6 +121,7 @@ class Events(DeclaredPart):
         self._has_begun = False
         self._served_at: datetime | None = None
         self._model_problems: list[str] = []
+        self.on_routed: list[Callable[[], None]] = []  # told when events may have new positions
 
     # -- declaring
 
@@ -302,6 +311,16 @@ class Events(DeclaredPart):
             else:
                 self._by_class.setdefault(found_cls, []).append(emit)
 
+    def use_feed(self) -> None:
+        """Have the feed, for a part that takes events."""
+        self.require_open()
+        self._enabled = True
+
+    @property
+    def types(self) -> Mapping[str, EventType]:
+        """The types that the application declares."""
+        return self._types
+
     @property
     def is_used(self) -> bool:
         return self._enabled or bool(
@@ -348,13 +367,13 @@ class Events(DeclaredPart):
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
         self._relays, self._workers, self._router, self._reader = {}, {}, None, None
-        self._paused, self._has_begun = frozenset(), False
+        self._paused, self._has_begun, self.on_routed = frozenset(), False, []
         if not self.is_used:
             return
         config = environment.config
         self.store = FeedStore(environment.adapter)
         self.source = self._own_source or config.event_source or _source_of(config.service_name)
-        feed = self._writer = EventWriter(
+        feed = self.writer = EventWriter(
             self.store,
             self.source,
             config.event_max_size,
@@ -432,14 +451,15 @@ class Events(DeclaredPart):
         environment = self.require_sealed()
         now = environment.clock.now()
         if self._has_begun:
-            names = [*self._groups, *self._uses]
+            names = [*self._groups, *self._uses, *(taker.name for taker in self.store.takers)]
             if names and not (self._served_at and abs(now - self._served_at) < SERVED_EVERY):
                 await self.store.note_served(names, now)
                 self._served_at = now
             return
         await self.store.begin(now)
         known_names = {group.name for group in await self.store.groups()}
-        if not {*self._groups, *self._uses} <= known_names:  # they begin behind what was committed before
+        own_names = {*self._groups, *self._uses, *(taker.name for taker in self.store.takers)}
+        if not own_names <= known_names:  # they begin behind what was committed before
             await self._route_all()
         for use in self._uses.values():
             if use.publish and not use.is_in_process:
@@ -455,8 +475,16 @@ class Events(DeclaredPart):
                 from_now=group.start == "now",
                 now=now,
             )
+        for taker in self.store.takers:
+            await self.store.serve_group(taker.name, TAKER, (), ordered=False, from_now=True, now=now)
         await self._learn_pauses()
         self._has_begun, self._served_at = True, now
+
+    async def route_all(self) -> None:
+        """Give positions to all that is committed, and make its deliveries."""
+        self.require_sealed()
+        await self._begin()
+        await self._route_all()
 
     async def _route_all(self) -> None:
         while await self.store.is_behind():
@@ -483,6 +511,8 @@ class Events(DeclaredPart):
             taker.wake()
         if self._reader is not None:
             self._reader.wake()
+        for call in self.on_routed:
+            call()
 
     # -- publishing
 
@@ -538,7 +568,7 @@ class Events(DeclaredPart):
         logged_events = [
             event if event.id in added_ids else await self._first_of(run, event) for event in own_events
         ]
-        if self._writer.notifies:
+        if self.writer.notifies:
             await self.store.notify(run)
         for event in own_events:
             environment.metrics.add("events_published_total", type=self._metric_type(event.type))

@@ -14,7 +14,7 @@ from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import Index, TableRules, is_one_of
 
-HANDLER, BRIDGE = "handler", "bridge"  # kinds of groups
+HANDLER, BRIDGE, TAKER = "handler", "bridge", "taker"  # kinds of groups; a taker makes rows of its own
 
 
 class LoggedEvent(Model, table="event_log"):
@@ -62,7 +62,7 @@ class EventGroup(
     """Somebody who takes events: a group of handlers, or a bridge to a broker."""
 
     __table_rules__: ClassVar = TableRules(
-        checks={"event_group_kind_check": is_one_of("kind", (HANDLER, BRIDGE))}
+        checks={"event_group_kind_check": is_one_of("kind", (HANDLER, BRIDGE, TAKER))}
     )
 
     name: str = field(filterable=True, sortable=True, readonly=True)

@@ -7,7 +7,7 @@ position get the next ones, and the messages of the groups that want them are ma
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,6 +107,27 @@ class FeedPosition(NamedTuple):
     pruned: int
 
 
+class RoutedEvent(NamedTuple):
+    """What the router knows of an event that it hands on."""
+
+    id: str
+    type: str
+    key: str | None
+    tenant_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Makes rows of its own about events, in the transaction that gives them their positions.
+
+    Its place in the feed is a row of `event_group`: what was routed by a process without it comes later.
+    """
+
+    name: str  # of its row
+    needed: str  # a condition on `e`, an event of long ago, that keeps it from being removed
+    take: Callable[[Tx, Sequence[RoutedEvent], datetime], Awaitable[int]]  # makes the rows; how many
+
+
 class Routed(NamedTuple):
     """What one pass of the router did."""
 
@@ -126,6 +147,7 @@ class FeedStore:
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
         self._notify = by_dialect(adapter.dialect, sqlite=None, postgres=self._sql.get("notify"))
         self._matchers: dict[tuple[str, ...], Callable[[str], bool]] = {}
+        self.takers: list[Taker] = []
 
     # -- writing
 
@@ -215,12 +237,20 @@ class FeedStore:
     async def is_behind(self) -> bool:
         """Whether there is anything to route."""
         [[is_behind]] = await self.primary.fetch(self._sql["is_behind"].bind())
+        return bool(is_behind) or await self._is_taker_behind()
+
+    async def _is_taker_behind(self) -> bool:
+        if not self.takers:
+            return False
+        names = self._texts([taker.name for taker in self.takers])
+        [[is_behind]] = await self.primary.fetch(self._sql["is_taker_behind"].bind(names=names))
         return bool(is_behind)
 
     async def look(self) -> tuple[bool, frozenset[str]]:
         """Whether there is anything to route, and which groups are paused."""
         names = [name for (name,) in await self.primary.fetch(self._sql["look"].bind())]
-        return None in names, frozenset(name for name in names if name is not None)
+        is_behind = None in names or await self._is_taker_behind()
+        return is_behind, frozenset(name for name in names if name is not None)
 
     async def route(self, now: datetime, limit: int = ROUTE_AT_ONCE) -> Routed:
         """Give positions to committed events and make the messages of the groups that want them."""
@@ -230,14 +260,16 @@ class FeedStore:
             if any(group.position < last for group in groups):
                 caught_up = await self._catch_up(tx, groups, last, now, limit)
                 groups = await self._handler_groups(tx)
+            caught_up += await self._take_missed(tx, last, now, limit)
             rows = await tx.fetch(self._sql["unrouted"].bind(limit=limit))
             if not rows:
                 return Routed(0, caught_up, last)
-            ids = [id for id, _, _ in rows]
-            await tx.write(self._sql["place"].bind(ids=self._texts(ids), last=last))
+            events = [RoutedEvent(*row) for row in rows]
+            await tx.write(self._sql["place"].bind(ids=self._texts([one.id for one in events]), last=last))
             level = [group for group in groups if group.position == last]
-            count = await self._deliver(tx, level, rows, now)
+            count = await self._deliver(tx, level, events, now)
             new_last = last + len(rows)
+            await self._take(tx, events, last, new_last, now)
             await tx.write(self._sql["advance"].bind(last=new_last, now=self._time(now)))
             names = self._texts([group.name for group in level])
             await tx.write(self._sql["advance_groups"].bind(last=new_last, names=names))
@@ -260,18 +292,40 @@ class FeedStore:
         total = 0
         for group in (group for group in groups if group.position < last):
             rows = await tx.fetch(self._sql["routed"].bind(after=group.position, until=last, limit=limit))
-            position = int(rows[-1][3]) if len(rows) == limit else last
-            count = await self._deliver(tx, [group], [row[:3] for row in rows], now)
+            position = int(rows[-1][-1]) if len(rows) == limit else last
+            count = await self._deliver(tx, [group], _events_of(rows), now)
             await tx.write(self._sql["move_group"].bind(name=group.name, position=position))
             await self._tell(tx, has_deliveries=count > 0)
             total += count
         return total
 
-    async def _deliver(self, tx: Tx, groups: Sequence[GroupState], rows: Sequence[Row], now: datetime) -> int:
+    async def _take_missed(self, tx: Tx, last: int, now: datetime, limit: int) -> int:
+        """Bring takers that are behind nearer to the end; how many rows that made."""
+        total = 0
+        for taker in self.takers:
+            [[position]] = await tx.fetch(self._sql["taker_position"].bind(name=taker.name)) or [[last]]
+            if position >= last:
+                continue
+            rows = await tx.fetch(self._sql["routed"].bind(after=position, until=last, limit=limit))
+            end = int(rows[-1][-1]) if len(rows) == limit else last
+            total += await taker.take(tx, _events_of(rows), now)
+            await tx.write(self._sql["move_group"].bind(name=taker.name, position=end))
+        return total
+
+    async def _take(self, tx: Tx, events: Sequence[RoutedEvent], last: int, end: int, now: datetime) -> None:
+        """Hand new events to the takers that had everything before them."""
+        for taker in self.takers:
+            move = self._sql["advance_taker"].bind(name=taker.name, last=end, before=last)
+            if await tx.write(move):
+                await taker.take(tx, events, now)
+
+    async def _deliver(
+        self, tx: Tx, groups: Sequence[GroupState], events: Sequence[RoutedEvent], now: datetime
+    ) -> int:
         """Make the messages of these groups about these events; how many."""
         takers = [(group, self._matcher(group.patterns)) for group in groups]
         deliveries: list[tuple[str, str, str | None]] = []
-        for id, type, key in rows:
+        for id, type, key, _ in events:
             if type.startswith(CONTROL):
                 continue
             deliveries += [
@@ -358,14 +412,14 @@ class FeedStore:
             )
             if not rows:
                 break
-            position = int(rows[-1][3])
+            position = int(rows[-1][-1])
             if since is not None:
                 young = {
                     one.row_id for one in await self.load([r[0] for r in rows]) if one.event.time >= since
                 }
                 rows = [row for row in rows if row[0] in young]
             async with transaction(self.adapter) as tx:
-                count += await self._deliver(tx, [group], [row[:3] for row in rows], now)
+                count += await self._deliver(tx, [group], _events_of(rows), now)
                 await self._tell(tx, has_deliveries=True)
         return count
 
@@ -470,8 +524,10 @@ class FeedStore:
 
     async def prune(self, before: datetime, limit: int, now: datetime) -> int:
         """Remove events that nobody needs any more, oldest first; how many."""
+        statement = self._sql["prune"].bind(before=self._time(before), limit=limit)
+        needed = "".join(f" AND NOT ({taker.needed})" for taker in self.takers)
         async with self.adapter.transaction() as tx:
-            rows = await tx.write(self._sql["prune"].bind(before=self._time(before), limit=limit))
+            rows = await tx.write(Sql(statement.text.format(needed=needed), statement.params))
             if rows:
                 position = max(position for (position,) in rows)
                 await tx.write(self._sql["note_pruned"].bind(position=position, now=self._time(now)))
@@ -489,6 +545,11 @@ class FeedStore:
 
     def _place(self, number: int) -> str:
         return by_dialect(self.adapter.dialect, sqlite=f"?{number}", postgres=f"${number}")
+
+
+def _events_of(rows: Sequence[Row]) -> list[RoutedEvent]:
+    """The events of rows that end with their positions."""
+    return [RoutedEvent(*row[:-1]) for row in rows]
 
 
 def _lane(group: GroupState, key: str | None) -> str | None:

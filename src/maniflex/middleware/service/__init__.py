@@ -19,6 +19,7 @@ from maniflex.middleware.service.service_entry import (
     timestamp,
     timestamp_when,
 )
+from maniflex.middleware.service.webhook import webhook
 
 __all__ = [
     "SKIP",
@@ -32,6 +33,7 @@ __all__ = [
     "strip_field",
     "timestamp",
     "timestamp_when",
+    "webhook",
 ]
 
 explain_section(globals(), "service", __all__)

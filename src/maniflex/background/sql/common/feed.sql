@@ -36,7 +36,7 @@ SELECT count(*) FROM event_log WHERE position IS NULL;
 
 -- name: routed
 -- What a group that is behind has to catch up with.
-SELECT id, type, key, position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit;
+SELECT id, type, key, tenant_id, position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit;
 
 -- name: groups
 SELECT name, kind, patterns, is_ordered, position, paused FROM event_group ORDER BY name;
@@ -49,6 +49,12 @@ SELECT g.name, g.kind, g.patterns, g.position, p.last - g.position, g.paused, g.
 
 -- name: advance
 UPDATE event_position SET last = :last, updated_at = :now WHERE id = 'feed' RETURNING last;
+
+-- name: taker_position
+SELECT position FROM event_group WHERE name = :name;
+
+-- name: advance_taker
+UPDATE event_group SET position = :last WHERE name = :name AND position = :before RETURNING name;
 
 -- name: move_group
 UPDATE event_group SET position = :position WHERE name = :name RETURNING name;

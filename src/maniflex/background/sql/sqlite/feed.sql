@@ -6,7 +6,11 @@
 CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (position) WHERE position IS NULL;
 
 -- name: unrouted
-SELECT id, type, key FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit;
+SELECT id, type, key, tenant_id FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit;
+
+-- name: is_taker_behind
+SELECT EXISTS (SELECT 1 FROM event_group g, event_position p
+                WHERE g.name IN (SELECT value FROM json_each(:names)) AND g.position < p.last);
 
 -- name: begin
 INSERT INTO event_position (id, epoch, last, pruned, created_at, updated_at) VALUES ('feed', :epoch, 0, 0, :now, :now)
@@ -96,8 +100,9 @@ UPDATE event_group SET position = :last WHERE name IN (SELECT value FROM json_ea
 -- name: prune
 DELETE FROM event_log WHERE id IN (
     SELECT e.id FROM event_log e
-     WHERE e.position IS NOT NULL AND e.time < :before
-       AND e.position <= coalesce((SELECT min(position) FROM event_group), e.position)
+     WHERE e.position IS NOT NULL AND e.time < :before{needed}
+       AND e.position <= coalesce((SELECT min(g.position) FROM event_group g
+                                    WHERE g.kind <> 'taker' OR g.served_at >= :before), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
      ORDER BY e.position LIMIT :limit)
 RETURNING position;
