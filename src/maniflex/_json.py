@@ -366,6 +366,7 @@ def json_trouble(value: Any, depth: int = 0) -> str | None:
 # The contexts by which records know, wherever pydantic writes them, that what is written will be read back
 # (`model.base`): with their names in JSON, or with those by which a typed payload is read.
 TO_READ_BACK = {"maniflex": "to_read_back"}
+TO_SEAL = {"maniflex": "to_seal"}  # as well, and to be stored sealed
 BY_ATTRIBUTE = {"maniflex": "by_attribute"}
 
 decode = msgspec.json.decode
@@ -374,23 +375,26 @@ _SUSPECT = re.compile(rb"NaN|Infinity|\\u0000")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def encode(value: Any, what: str) -> str:
+def encode(value: Any, what: str, *, to_seal: bool = False) -> str:
     """The value as JSON text; `ValidationFailed` naming `what` when there is no such text.
+
+    A text that will be sealed may hold records with encrypted fields.
 
     >>> encode({"order_id": 7}, "payload")
     '{"order_id":7}'
     """
     try:
-        text = to_json(value, inf_nan_mode="constants", fallback=_list_of, context=TO_READ_BACK)
+        context = TO_SEAL if to_seal else TO_READ_BACK
+        text = to_json(value, inf_nan_mode="constants", fallback=_list_of, context=context)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from None
     return check_text(text, what) if _SUSPECT.search(text) else text.decode()
 
 
-def readable_text(value: Any, what: str) -> tuple[str, Any]:
+def readable_text(value: Any, what: str, *, to_seal: bool = False) -> tuple[str, Any]:
     """The value as JSON text, and as it will be read; `ValidationFailed` where either cannot be."""
     try:
-        text = encode(value, what)
+        text = encode(value, what, to_seal=to_seal)
         return text, decode(text)
     except (ValidationFailed, KeyboardInterrupt):
         raise

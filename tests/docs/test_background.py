@@ -64,6 +64,7 @@ def test_every_public_method_of_a_run_is_on_the_page() -> None:
         "taken_back",
         "later",
         "recall",
+        "is_encrypted",
         "is_plain",
         "turn_back",
         "undoing",

@@ -192,6 +192,20 @@ class Durable:
     def problems(self) -> list[str]:
         return [*self._action_problems, *(problem for part in self._all() for problem in part.problems())]
 
+    def key_ids(self) -> dict[str, str]:
+        """The handlers whose runs, messages and jobs are stored encrypted, each with its key id."""
+        kinds = {
+            "work handler": [(one.type, one.encrypted) for one in self.work.handlers],
+            "outbox handler": [(one.kind, one.encrypted) for one in self.outbox.handlers],
+            "job handler": [(one.type, one.encrypted) for one in self.jobs.handlers],
+        }
+        return {
+            f"{what} {name!r}": key_id
+            for what, pairs in kinds.items()
+            for name, key_id in pairs
+            if key_id is not None
+        }
+
     def schema(self, dialect: Dialect) -> list[Sql]:
         return [sql for part in self._all() for sql in part.schema(dialect)]
 
@@ -209,6 +223,7 @@ class Durable:
             stores=runtime.stores,
             metrics=self.metrics,
             bind_caller=partial(bind_run, runtime),
+            keys=runtime.keys,
         )
         runs.tracing = runtime.tracing
         environment = Environment(

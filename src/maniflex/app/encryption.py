@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -57,10 +57,10 @@ def declares_encryption(cls: type[Model]) -> bool:
     return any(rules is not None and rules.spec.options.get("encrypted") for rules in all_rules)
 
 
-def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[str]:
-    """What contradicts in the encrypted fields of all models."""
+def encryption_problems(keys: Keyring, models: Iterable[ModelMeta], work: Mapping[str, str]) -> Iterator[str]:
+    """What contradicts in the encrypted fields of all models, and what durable work needs to encrypt."""
     fields = encrypted_fields(models)
-    if not fields:
+    if not fields and not work:
         return
     if keys.waits and not has_greenlet():
         yield MISSING_GREENLET
@@ -75,31 +75,39 @@ def encryption_problems(keys: Keyring, models: Iterable[ModelMeta]) -> Iterator[
             yield (f"{name}: digests do not follow a new name; encrypted_as={old!r} keeps them valid")
 
 
-async def require_keys(keys: Keyring, models: Iterable[ModelMeta]) -> None:
-    """Stop a start whose fields have no keys, before a table is touched.
+async def require_keys(
+    keys: Keyring, models: Iterable[ModelMeta], work: Mapping[str, str] | None = None
+) -> None:
+    """Stop a start whose fields, or whose durable work, have no keys, before a table is touched.
+
+    `work` are the handlers that encrypt, each with its key id.
 
     A key provider elsewhere may be away: the server starts, and is not ready before it has answered.
     """
     problems: dict[str, list[str]] = {}
-    for meta, field in encrypted_fields(models):
-        assert field.encrypted is not None
+    fields = [
+        (f"{meta.name}.{field.name}", field.encrypted or "") for meta, field in encrypted_fields(models)
+    ]
+    for name, key_id in [*fields, *(work or {}).items()]:
         try:
-            found_problems = await keys.problems([field.encrypted])
+            found_problems = await keys.problems([key_id])
         except Unavailable as error:
             log.warning("%s; the server is not ready before it has answered", error)
             return
         for problem in found_problems:
-            problems.setdefault(problem, []).append(f"{meta.name}.{field.name}")
+            problems.setdefault(problem, []).append(name)
     keys.has_answered = True
     if problems:
         advice = "`maniflex keys generate` makes a key"
         raise DeclarationError(*(f"{', '.join(names)}: {text}; {advice}" for text, names in problems.items()))
 
 
-async def answers_for_keys(keys: Keyring, models: Iterable[ModelMeta]) -> bool:
+async def answers_for_keys(
+    keys: Keyring, models: Iterable[ModelMeta], work: Mapping[str, str] | None = None
+) -> bool:
     """Whether a key provider elsewhere has answered since the start, and knows the keys."""
     if not keys.has_answered:
-        ids = {field.encrypted or "" for _, field in encrypted_fields(models)}
+        ids = {*(field.encrypted or "" for _, field in encrypted_fields(models)), *(work or {}).values()}
         keys.has_answered = not await keys.problems(sorted(ids))
     return keys.has_answered
 

@@ -131,7 +131,8 @@ class EncryptedFields(Feature):
         draft.declaration.keys.own_key = "default" if "default" in ids else min(ids, default=None)
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
-        yield from encryption_problems(draft.declaration.keys, draft.models)
+        declaration = draft.declaration
+        yield from encryption_problems(declaration.keys, draft.models, declaration.durable.key_ids())
 
 
 class Languages(Feature):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from maniflex.app.encryption import encrypted_fields, forget_note
+from maniflex.background.sealed_rows import SealedRows
 from maniflex.db.records import Records
 from maniflex.db.rotation import (
     Goal,
@@ -40,13 +41,35 @@ class Keys:
         self._runtime = runtime
         self._keys = runtime.keys
 
-    async def status(self, *models: ModelName) -> list[KeyCount]:
-        """How many values each encrypted field has under each key and version."""
+    async def status(self, *models: ModelName, work: bool = False) -> list[KeyCount]:
+        """How many values each encrypted field, and with `work` durable work, has under each key."""
         counts: list[KeyCount] = []
         for store in self._stores(models):
             for cipher in () if store.sql.cipher is None else store.sql.cipher.fields.values():
                 counts += await count_keys(store.adapter, store.meta, cipher.field, self._keys)
+        for store in self._work_stores() if work else ():
+            counts += await SealedRows(store, self._keys).count()
         return counts
+
+    def _work_stores(self) -> list[Store]:
+        """The tables of durable work that may hold sealed values."""
+        return [store for store in self._runtime.stores.values() if hasattr(store.meta.cls, "__sealed__")]
+
+    async def rotate_work(
+        self,
+        old: str | None = None,
+        new: str | None = None,
+        *,
+        dry_run: bool = False,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> list[RotationReport]:
+        """As `rotate`, of what runs and messages hold; jobs in Redis or NATS stay as they are."""
+        if new is not None and (problems := await self._keys.problems_of_exactly(new)):
+            raise DeclarationError(*(f"the key to write under: {problem}" for problem in problems))
+        return [
+            await SealedRows(store, self._keys).rotate(old, new, dry_run=dry_run, on_rows=on_rows)
+            for store in self._work_stores()
+        ]
 
     async def check(self, *models: ModelName) -> list[RotationReport]:
         """Open every value and compare every digest; nothing is written."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from maniflex.errors import DeclarationError
+from maniflex.errors import DeclarationError, ValidationFailed
 
 LONGEST = timedelta(days=36525)  # a century; any time of today and this is a time that databases take
 
@@ -51,3 +51,25 @@ def as_duration(value: timedelta | float, what: str) -> timedelta:
         return timedelta(seconds=value)
     except (TypeError, OverflowError, ValueError):
         raise DeclarationError(f"{what} must be a timedelta or seconds") from None
+
+
+def key_option_problems(encrypted: Any) -> Iterator[str]:
+    """What is wrong with `encrypted=` of a handler, a run or a message."""
+    if encrypted is None or isinstance(encrypted, bool):
+        return
+    if not isinstance(encrypted, str) or not encrypted:
+        yield f"encrypted is True or the id of a key, not {encrypted!r}"
+
+
+def key_id_of_option(encrypted: bool | str | None) -> str | None:
+    """The key id that `encrypted=` names."""
+    return "default" if encrypted is True else encrypted or None
+
+
+def chosen_key_id(encrypted: bool | str | None, declared: str | None) -> str | None:
+    """The key id of what is submitted with `encrypted=`; what its handler declares counts in any case."""
+    for problem in key_option_problems(encrypted):
+        raise ValidationFailed(problem, [{"field": "encrypted", "message": problem}])
+    if encrypted is True and declared is not None:
+        return declared
+    return key_id_of_option(encrypted) or declared

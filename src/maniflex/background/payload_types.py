@@ -25,7 +25,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer
 
-from maniflex._json import TO_READ_BACK, check_text, encode
+from maniflex._json import TO_READ_BACK, TO_SEAL, check_text, encode
 from maniflex.errors import ValidationFailed
 from maniflex.model.core_schema import is_of_class, serializer_by_read_names, validates_by_functions
 
@@ -47,12 +47,12 @@ class PayloadType:
         """As `read`, for JSON that a queue has decoded already."""
         return self.read(encode(value, "payload"))
 
-    def write(self, payload: Any, usual: str) -> str:
+    def write(self, payload: Any, usual: str, *, to_seal: bool = False) -> str:
         """The text to store, `usual` if possible; `ValidationFailed` when the value read would differ."""
         if not self._is_of_type(payload):
             return usual
         place = ""
-        for make_text in (lambda: usual, *self._writers(payload)):
+        for make_text in (lambda: usual, *self._writers(payload, to_seal)):
             try:
                 text = make_text()
                 place = first_difference(payload, self.read(text))
@@ -90,15 +90,16 @@ class PayloadType:
         """Whether validation calls functions of the type's own: they may change the instances it accepts."""
         return validates_by_functions(self.adapter.core_schema)
 
-    def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
-        yield lambda: self._text_by_read_names(payload, by_alias=True)
+    def _writers(self, payload: Any, to_seal: bool) -> Iterator[Callable[[], str]]:
+        context = TO_SEAL if to_seal else TO_READ_BACK
+        yield lambda: self._text_by_read_names(payload, context, by_alias=True)
         # For types that are not read by their aliases.
-        yield lambda: self._text_by_read_names(payload, by_alias=False)
+        yield lambda: self._text_by_read_names(payload, context, by_alias=False)
 
-    def _text_by_read_names(self, payload: Any, *, by_alias: bool) -> str:
+    def _text_by_read_names(self, payload: Any, context: object, *, by_alias: bool) -> str:
         if self._by_read_names is None:
             self._by_read_names = serializer_by_read_names(self.adapter.core_schema)
-        options: Any = {"by_alias": by_alias, "context": TO_READ_BACK, "warnings": "none"}
+        options: Any = {"by_alias": by_alias, "context": context, "warnings": "none"}
         return check_text(self._by_read_names.to_json(payload, **options), "payload")
 
 

@@ -37,11 +37,12 @@ def generate(key_id: str) -> None:
 @keys.command(epilog="Example: maniflex keys status app:server")
 @target_argument
 @click.option("--model", "models", multiple=True, help="Only this model; may be repeated.")
+@click.option("--work", is_flag=True, help="What runs and messages hold encrypted, too.")
 @json_option
-def status(target: str, models: tuple[str, ...], as_json: bool) -> None:
+def status(target: str, models: tuple[str, ...], work: bool, as_json: bool) -> None:
     """Say how many values each encrypted field has under each key."""
     server = load_sealed(target)
-    counts: Sequence[KeyCount] = run_once(server, lambda: server.keys.status(*models))
+    counts: Sequence[KeyCount] = run_once(server, lambda: server.keys.status(*models, work=work))
     if as_json:
         print_json([asdict(count) for count in counts])
         return
@@ -88,6 +89,7 @@ def check(target: str, models: tuple[str, ...], as_json: bool) -> None:
     is_flag=True,
     help="Encrypt texts from before too, and take them out of history, audit and kept answers.",
 )
+@click.option("--work", is_flag=True, help="What runs and messages hold encrypted, too.")
 @json_option
 def rotate(
     target: str,
@@ -97,6 +99,7 @@ def rotate(
     page_size: int,
     dry_run: bool,
     plaintext: bool,
+    work: bool,
     as_json: bool,
 ) -> None:
     """Write encrypted values under the current key of their field.
@@ -107,7 +110,7 @@ def rotate(
     server = load_sealed(target)
     names = models or tuple(dict.fromkeys(meta.name for meta, _ in encrypted_fields(_metas(server))))
 
-    async def work() -> list[RotationReport]:
+    async def rotate_all() -> list[RotationReport]:
         reports = []
         with Progress("rows") as progress:
             for name in names:
@@ -121,9 +124,12 @@ def rotate(
                     on_rows=_counter(progress),
                 )
                 reports.append(report)
+            if work:
+                count = _counter(progress)
+                reports += await server.keys.rotate_work(old, new, dry_run=dry_run, on_rows=count)
         return reports
 
-    _show(run_once(server, work), as_json, verb="to rotate" if dry_run else "rotated")
+    _show(run_once(server, rotate_all), as_json, verb="to rotate" if dry_run else "rotated")
 
 
 @keys.command(epilog="Example: maniflex keys decrypt app:server --model Patient --field note")

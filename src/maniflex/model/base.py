@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError, ValidationError
 
 from maniflex._ids import new_id
-from maniflex._json import BY_ATTRIBUTE, TO_READ_BACK
+from maniflex._json import BY_ATTRIBUTE, TO_READ_BACK, TO_SEAL
 from maniflex.config import Limits
 from maniflex.model.class_body import (
     ClassBody,
@@ -277,7 +277,7 @@ class RefuseLoss:
 
     def __call__(self, record: Any, write: Any, info: Any) -> Any:
         context = info.context
-        if self.message is not None and (context is TO_READ_BACK or context is BY_ATTRIBUTE):
+        if self.message is not None and any(context is one for one in (TO_READ_BACK, TO_SEAL, BY_ATTRIBUTE)):
             raise PydanticSerializationError(self.message)
         if self.stored_message is not None and context is TO_READ_BACK:
             raise PydanticSerializationError(self.stored_message)
@@ -326,8 +326,10 @@ def refuse_loss(model: type[BaseModel], schema: Any) -> None:
     schema["serialization"] = {**(serialization or {}), "type": kind, "function": guard, "info_arg": True}
 
 
-def losses(schema: Any) -> Iterator[str]:
-    """Why records inside a schema cannot be stored, a sentence per model."""
+def losses(schema: Any, *, to_seal: bool = False) -> Iterator[str]:
+    """Why records inside a schema cannot be stored, a sentence per model; sealed, encrypted fields may be."""
     for function in serializers(schema):
-        if isinstance(function, RefuseLoss) and function.stored_message is not None:
-            yield function.stored_message
+        if isinstance(function, RefuseLoss):
+            message = function.message if to_seal else function.stored_message
+            if message is not None:
+                yield message

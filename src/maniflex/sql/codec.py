@@ -206,6 +206,7 @@ def row_decoder(
     *,
     guards_json: bool = False,
     openers: Sequence[tuple[int, Callable[[str, str], str | None]]] = (),
+    sealed: Sequence[tuple[int, Callable[[Any, Sequence[Any]], Any]]] = (),
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
     by_kind = _DECODERS[dialect]
@@ -217,6 +218,9 @@ def row_decoder(
 
     def decode(row: Sequence[Any]) -> list[Any]:
         values = list(row)
+        for i, open_stored in sealed:
+            if values[i] is not None:
+                values[i] = open_stored(values[i], row)
         for i, convert in decoders:
             value = values[i]
             if value is not None:

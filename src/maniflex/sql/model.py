@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause, Subquery
 
 from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.sealed_json import row_openers
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, TypedSelect
 from maniflex.model.texts import TEXT, TextOf
@@ -53,6 +54,8 @@ class ModelSql:
         self.schema: str | None = None  # where PostgreSQL found the table; None before it was looked for
         self.version = self.version_in(self.table)
         self.guards_json: bool = getattr(meta.cls, "__shows_unreadable__", False)
+        # Columns of durable work that may be sealed, by the names of what they are bound to.
+        self._sealed: Mapping[str, tuple[str, ...]] = getattr(meta.cls, "__sealed__", {})
         self.columns = [self.read_column(f) for f in meta.fields]
         self.names = tuple(f.name for f in meta.fields)
         # A query model may have none; then nothing that needs one can be asked of it.
@@ -123,7 +126,8 @@ class ModelSql:
         An encrypted value of a field that is about to be replaced is None where it does not open.
         """
         openers = () if self.cipher is None else self.cipher.openers(fields, replaced)
-        return row_decoder(fields, self.dialect, guards_json=self.guards_json, openers=openers)
+        sealed = row_openers(self.keys, self.meta.table, self._sealed, fields, (Kind.JSON,))
+        return row_decoder(fields, self.dialect, guards_json=self.guards_json, openers=openers, sealed=sealed)
 
     def comparison_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
         """What conditions, sorts and groups look at: the column, or the order key beside it."""

@@ -11,6 +11,7 @@ from typing import Any
 from maniflex._json import JsonFault, NotJson, read_text
 from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.visit import Handler, Visit
+from maniflex.encryption.sealed_json import leaving_shut
 from maniflex.errors import Abort, Forbidden, NotFound
 from maniflex.pipeline.response import Response
 
@@ -98,11 +99,27 @@ def require_desk(
 
 
 def seeing(show: Any, *, all_tenants: bool = False, schedules: bool = False) -> Handler:
-    """A page for those who see durable work."""
+    """A page for those who see durable work; what is stored encrypted is not shown on it."""
 
     async def handler(visit: Visit) -> Response:
         desk = require_desk(visit, all_tenants=all_tenants, schedules=schedules)
-        response: Response = await show(visit, desk)
+        with leaving_shut():
+            response: Response = await show(visit, desk)
+        return response
+
+    return handler
+
+
+def revealing(show: Any, model: str, *, all_tenants: bool = False) -> Handler:
+    """The same page with what it hides otherwise, for those who change durable work; noted in the audit."""
+
+    async def handler(visit: Visit) -> Response:
+        desk = require_desk(visit, all_tenants=all_tenants, acts=True)
+        adapter, record_id = visit.panel.runtime.adapter, visit.params["id"]
+        trail = visit.panel.trail
+        async with trail.writing(visit, adapter, "reveal", model=model, record_id=record_id) as entry:
+            entry.fields = ["payload"]
+            response: Response = await show(visit, desk)
         return response
 
     return handler

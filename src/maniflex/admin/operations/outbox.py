@@ -9,16 +9,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from maniflex._json import is_unreadable
-from maniflex.admin.operations.desk import ROOT, WorkDesk, as_json, read_instant, seeing, show_page
+from maniflex.admin.operations.desk import ROOT, WorkDesk, as_json, read_instant, revealing, seeing, show_page
 from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.operations.run_list import tone_of
 from maniflex.admin.operations.run_page import RunFact, plain_facts, record_url
-from maniflex.admin.visit import Visit, show
+from maniflex.admin.visit import Visit, act, show
 from maniflex.background.commands import REDRIVE
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import MessageStatus, OutboxMessage
 from maniflex.background.parameters import span
 from maniflex.db.records import Records
+from maniflex.encryption.sealed_json import is_left_shut
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.browse import PageRequest
@@ -76,6 +77,7 @@ class MessageView:
     error: str
     shows_payloads: bool
     can_redrive: bool
+    reveal_url: str  # where a payload that is stored encrypted is shown; empty where nothing is hidden
 
 
 _PLAIN = {"f_kind": "kind", "f_key": "key", "f_status": "status", "f_about": "about", "f_tenant": "tenant_id"}
@@ -190,8 +192,14 @@ async def show_message(visit: Visit, desk: WorkDesk) -> Response:
         error=str(message.get("last_error") or ""),
         shows_payloads=desk.rules.show_payloads,
         can_redrive=desk.can_act and REDRIVE.applies_to(message, desk.now()),
+        reveal_url=_reveal_url(desk, message),
     )
     return await show_page(desk, "message.html", view, tab="ops_outbox", title=view.kind)
+
+
+def _reveal_url(desk: WorkDesk, message: Mapping[str, Any]) -> str:
+    is_hidden = desk.can_act and is_left_shut(message.get("payload"))
+    return desk.visit.url("-", "operations", "outbox", message["id"], "reveal") if is_hidden else ""
 
 
 def _cloudevent(desk: WorkDesk, stored: OutboxMessage) -> dict[str, Any]:
@@ -212,4 +220,5 @@ def _cloudevent(desk: WorkDesk, stored: OutboxMessage) -> dict[str, Any]:
 ROUTES = (
     show(f"{ROOT}/outbox", seeing(show_outbox, all_tenants=True)),
     show(f"{ROOT}/outbox/{{id}}", seeing(show_message, all_tenants=True)),
+    act(f"{ROOT}/outbox/{{id}}/reveal", revealing(show_message, "OutboxMessage", all_tenants=True)),
 )

@@ -24,7 +24,8 @@ from maniflex.admin.site import title_of
 from maniflex.admin.visit import PanelRoute, Refusal, Visit, act
 from maniflex.background.commands import RUN
 from maniflex.background.runs.handlers import RunHandler
-from maniflex.errors import Abort
+from maniflex.encryption.sealed_json import is_left_shut, leaving_shut
+from maniflex.errors import Abort, Conflict
 from maniflex.pipeline.response import Response
 
 Errors = Mapping[str, Sequence[str]]  # messages by the place they are about
@@ -57,7 +58,8 @@ async def show_submission(visit: Visit, desk: WorkDesk) -> Response:
     source = visit.param("from")
     if not source:
         return await _form(desk, visit.param("type"), payload={}, source="")
-    run = await find_run(desk, source)
+    with leaving_shut():
+        run = await find_run(desk, source)
     return await _form(desk, run["type"], payload=desk.mask(run.get("payload")), source=source)
 
 
@@ -69,6 +71,9 @@ async def submit_run(visit: Visit, desk: WorkDesk) -> Response:
 async def resubmit_run(visit: Visit, desk: WorkDesk) -> Response:
     """Store a run as another one was, with what was changed in the form."""
     run = await find_run(desk, visit.params["id"])
+    handler = desk.handlers.get(run["type"])
+    if (handler is None or handler.encrypted is None) and await _is_sealed(desk, run["id"]):
+        raise Conflict("the run is encrypted, which its handler, here, does not say; submit it where it does")
     return await _store(
         desk, run["type"], source=run["id"], stored=run.get("payload"), about=run.get("about")
     )
@@ -128,6 +133,12 @@ def _refuse(field: str, message: str) -> Abort:
     return Abort(422, "VALIDATION_FAILED", message, [{"field": field, "message": message, "code": "invalid"}])
 
 
+async def _is_sealed(desk: WorkDesk, run_id: str) -> bool:
+    """Whether the payload of a run is stored encrypted, and so no form shows it."""
+    with leaving_shut():
+        return is_left_shut((await find_run(desk, run_id)).get("payload"))
+
+
 async def _again(desk: WorkDesk, type: str, source: str, payload: Any, details: Any) -> Response:
     errors: dict[str, list[str]] = {}
     for one in details or ():
@@ -139,6 +150,9 @@ async def _form(
     desk: WorkDesk, type: str, *, payload: Any, source: str, errors: Errors | None = None
 ) -> Response:
     visit, problems = desk.visit, errors or {}
+    hides = bool(source) and (not desk.rules.show_payloads or await _is_sealed(desk, source))
+    if hides:
+        payload = None
     schema = payload_schema(desk.handlers.get(type))
     is_form = schema is not None and isinstance(payload, dict) and not visit.form_text("payload").strip()
     fields = payload_fields(schema, payload, problems) if schema is not None and is_form else []
@@ -161,7 +175,7 @@ async def _form(
             for message in messages
             if place.startswith("payload") and message not in shown_places
         ],
-        shows_payload=desk.rules.show_payloads or not source,
+        shows_payload=not hides,
         priority=visit.form_text("priority"),
         run_at=visit.form_text("run_at"),
         key=visit.form_text("idempotency_key"),

@@ -9,13 +9,14 @@ from typing import Any
 
 from maniflex._names import snake_case
 from maniflex.admin.audit import people_names
-from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, seeing, show_page
+from maniflex.admin.operations.desk import ROOT, WorkDesk, read_instant, revealing, seeing, show_page
 from maniflex.admin.operations.run_list import tone_of
-from maniflex.admin.visit import Visit, show
+from maniflex.admin.visit import Visit, act, show
 from maniflex.background.commands import RUN, commands_of
 from maniflex.background.parameters import span
 from maniflex.background.runs.engine import CHILD
 from maniflex.background.runs.model import FINISHED, WorkflowRun
+from maniflex.encryption.sealed_json import is_left_shut
 from maniflex.errors import NotFound
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -96,6 +97,7 @@ class RunView:
     trace: str
     family: Sequence[FamilyRow]
     shows_payloads: bool
+    reveal_url: str  # where what is stored encrypted is shown; empty where nothing is hidden
 
 
 async def show_run(visit: Visit, desk: WorkDesk) -> Response:
@@ -153,6 +155,7 @@ async def run_view(desk: WorkDesk, run_id: str) -> RunView:
         trace=trace,
         family=await _family(desk, run),
         shows_payloads=desk.rules.show_payloads,
+        reveal_url=f"{url}/reveal" if desk.can_act and is_left_shut(run.get("payload")) else "",
     )
 
 
@@ -320,6 +323,7 @@ def _family_row(desk: WorkDesk, run: Mapping[str, Any], depth: int, *, is_this: 
 ROUTES = (
     show(f"{ROOT}/runs/{{id}}", seeing(show_run)),
     show(f"{ROOT}/runs/{{id}}/live", seeing(show_run_part)),
+    act(f"{ROOT}/runs/{{id}}/reveal", revealing(show_run, "WorkflowRun")),
 )
 
 

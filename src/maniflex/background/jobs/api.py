@@ -16,9 +16,17 @@ from maniflex._callables import explain_arguments, is_async
 from maniflex._caller import caller
 from maniflex._json import decode
 from maniflex._service import Service
-from maniflex.background.declaring import role_problems, switch_problems
+from maniflex.background.declaring import chosen_key_id, role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
-from maniflex.background.jobs.port import Cancellable, EventBus, Job, Queue, Result, validate_job
+from maniflex.background.jobs.port import (
+    Cancellable,
+    EventBus,
+    Job,
+    Queue,
+    Result,
+    sealed_job,
+    validate_job,
+)
 from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
 from maniflex.background.parameters import PACKAGE
@@ -90,9 +98,13 @@ class Jobs(DeclaredPart):
         timeout: timedelta | float | None = None,
         lease: timedelta | float | None = None,
         backoff: Callable[[int], timedelta] | None = None,
+        encrypted: bool | str | None = None,
     ) -> Callable[[F], F]:
-        """Give jobs of exactly this type to the decorated function, async or plain."""
-        options = {"payload": payload, "timeout": timeout, "backoff": backoff}
+        """Give jobs of exactly this type to the decorated function, async or plain.
+
+        With `encrypted`, True or a key id, what they hold is stored encrypted, in any queue.
+        """
+        options = {"payload": payload, "timeout": timeout, "backoff": backoff, "encrypted": encrypted}
 
         def decorate(fn: F) -> F:
             self.require_open()
@@ -143,6 +155,11 @@ class Jobs(DeclaredPart):
             self._work.enable()
 
     # -- being wired
+
+    @property
+    def handlers(self) -> RunHandlers:
+        """The handlers of jobs that are in a queue other than ours."""
+        return self._handlers
 
     @property
     def is_used(self) -> bool:
@@ -201,6 +218,7 @@ class Jobs(DeclaredPart):
             logger=environment.logger,
             clock=environment.clock,
             metrics=environment.metrics,
+            sealing=environment.runs.sealing,
         )
 
     async def close(self) -> None:
@@ -219,11 +237,12 @@ class Jobs(DeclaredPart):
         Inside a request, actor, tenant and trace are the caller's unless one of them is given. Only
         jobs that are runs join a transaction; another queue has the job at once.
         """
-        self.require_sealed()
+        environment = self.require_sealed()
         one = _of_caller(Job(job, payload, **fields) if isinstance(job, str) else replace(job, **fields))
         if isinstance(self.queue, SqlQueue):
             return await self.queue.enqueue(one, tx=tx)
         own_id, one = one.id, validate_job(self._with_json_payload(one))
+        one = await sealed_job(environment.runs.sealing, one, one.encrypted)
         if self._sink is None:
             return await self.queue.enqueue(one)
         if own_id:
@@ -240,7 +259,9 @@ class Jobs(DeclaredPart):
     def _with_json_payload(self, job: Job) -> Job:
         """The job with its payload as the plain JSON its queue carries."""
         handler = self._handlers.get(check_type(job.type))
-        return replace(job, payload=decode(payload_text(handler, job.payload)))
+        key_id = chosen_key_id(job.encrypted, None if handler is None else handler.encrypted)
+        text = payload_text(handler, job.payload, to_seal=key_id is not None)
+        return replace(job, payload=decode(text), encrypted=key_id)
 
     async def enqueue_at(
         self, job: Job | str, when: datetime, payload: Any = None, *, tx: Tx | None = None, **fields: Any
@@ -365,7 +386,10 @@ class SqlQueue:
         runs = self._work.require_sealed().runs
         payload = job.payload
         job, now = validate_job(replace(job, payload=None)), runs.clock.now()
-        text = payload_text(runs.handlers.get(job.type), payload)
+        handler = runs.handlers.get(job.type)
+        key_id = chosen_key_id(job.encrypted, None if handler is None else handler.encrypted)
+        text = payload_text(handler, payload, to_seal=key_id is not None)
+        [row] = await runs.seal_rows([(job.id, text, None)], key_id)
         when = job.not_before or now
         draft = RunDraft(
             job.type,
@@ -376,7 +400,7 @@ class SqlQueue:
             tenant_id=job.tenant_id,
             trace_id=job.trace_id,
         )
-        await runs.store.submit(draft, [(job.id, text, None)], now, tx)
+        await runs.store.submit(draft, [row], now, tx)
         if when <= now:
             runs.wake_after(tx)
         return job.id

@@ -18,7 +18,10 @@ from maniflex._ids import new_id
 from maniflex._json import clean, decode, encode
 from maniflex.background.leases import Held
 from maniflex.background.runs.handlers import check_type
-from maniflex.errors import ValidationFailed
+from maniflex.encryption.envelope import from_text
+from maniflex.encryption.port import context_of
+from maniflex.encryption.sealed_json import WorkSealing
+from maniflex.errors import DecryptionError, ValidationFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class EventBus(Protocol):
 
 
 MAX_RETRY = 3
+PAYLOAD = "job.payload"  # what the payloads of encrypted jobs are bound to
 _TEXTS = ("id", "actor_id", "tenant_id", "trace_id", "group_key")
 _LONGEST = 500
 
@@ -155,6 +159,7 @@ class Job:
     group_key: str | None = None  # at most one job of a key runs at a time
     id: str = ""  # given by the queue, unless you have one
     attempt: int = 0  # which try this is; for handlers
+    encrypted: bool | str | None = None  # in a queue: the id of the key that its payload is sealed under
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +223,41 @@ def load(text: str | bytes) -> Job:
     return job
 
 
+async def sealed_job(sealing: WorkSealing, job: Job, key_id: str | bool | None) -> Job:
+    """A checked job as a queue keeps it: its payload sealed, if it has a key id."""
+    if not isinstance(key_id, str):
+        return job
+    envelope_text = await sealing.keep_text(
+        encode(job.payload, "payload", to_seal=True), key_id, PAYLOAD, job.id
+    )
+    return replace(job, payload=envelope_text, encrypted=key_id)
+
+
+async def opened_job(sealing: WorkSealing, job: Job, *, is_letter: bool = False) -> Job:
+    """A job as its handler gets it; it raises where the payload does not open."""
+    if job.encrypted is not None:
+        return replace(job, payload=await _open_payload(sealing, job.payload, job.id))
+    if is_letter and isinstance(job.payload, dict) and job.payload.get("sealed") is True:
+        letter = {name: value for name, value in job.payload.items() if name != "sealed"}
+        content = await _open_payload(sealing, letter.get("payload"), str(letter.get("job_id")))
+        return replace(job, payload=letter | {"payload": content})
+    return job
+
+
+async def _open_payload(sealing: WorkSealing, sealed: Any, job_id: str) -> Any:
+    if not isinstance(sealed, str):
+        raise DecryptionError("it is no envelope")
+    return decode(await sealing.keys.open(from_text(sealed), context_of(PAYLOAD, job_id)))
+
+
 def dead_letter(job: Job, error: str, type: str | None) -> Job | None:
     """The job that tells of a dead one; None where none is wanted, or it is a dead letter itself."""
     if type is None or type == job.type:
         return None
     payload = {"job_id": job.id, "type": job.type, "payload": job.payload, "error": error}
     payload["attempt"] = job.attempt
+    if job.encrypted is not None:
+        payload["sealed"] = True  # the payload in it is, as it was in the queue
     return validate_job(
         Job(type, payload, actor_id=job.actor_id, tenant_id=job.tenant_id, trace_id=job.trace_id)
     )

@@ -29,13 +29,16 @@ SELECT id, type, CASE status WHEN 'leased' THEN 'running' WHEN 'failed' THEN 'de
                      WHEN 'pending' THEN CASE WHEN attempt = 0 THEN 'enqueued' ELSE 'failed' END
                      ELSE status END AS status,
        attempt, max_attempts AS max_retry, actor_id, tenant_id, trace_id,
-       {url} AS result_url, {output} AS output, last_error AS error, {code} AS error_code, created_at,
+       {url} AS result_url, {output} AS output,
+       CASE WHEN substr(last_error, 1, 4) <> 'enc:' THEN last_error END AS error,
+       {code} AS error_code, created_at,
        CASE WHEN status IN ('succeeded', 'failed', 'cancelled') THEN updated_at END AS completed_at,
        updated_at
   FROM workflow_run WHERE deleted_at IS NULL"""
 # What cannot be read would fail the whole list: text that is no JSON, and escapes that Postgres stores and
 # does not take apart.
 _READABLE = {"sqlite": "json_valid({0})", "postgresql": r"{0}::text !~* '\\u(0000|d[89a-f])'"}
+_AS_TEXT = {"sqlite": "result", "postgresql": "result::text"}
 _PARTS = {
     "sqlite": (
         "CAST(result ->> '$.url' AS TEXT)",
@@ -49,10 +52,13 @@ _PARTS = {
 def _of_runs(dialect: str) -> TypedSelect:
     url, output, code = _PARTS[dialect]
     readable = _READABLE[dialect].format
+    is_sealed = (
+        f"substr({_AS_TEXT[dialect]}, 1, 5) = '\"enc:'"  # an encrypted job shows neither output nor error
+    )
     return TypedSelect(
         _OF_RUNS.format(
             url=f"CASE WHEN {readable('result')} THEN {url} END",
-            output=f"CASE WHEN {readable('result')} THEN {output} ELSE result END",
+            output=f"CASE WHEN {is_sealed} THEN NULL WHEN {readable('result')} THEN {output} ELSE result END",
             code=f"CASE WHEN {readable('error')} THEN {code} END",
         )
     )

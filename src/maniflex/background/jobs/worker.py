@@ -30,6 +30,7 @@ from maniflex.background.jobs.port import (
     Source,
     StatusSink,
     dead_letter,
+    opened_job,
 )
 from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop, WatchedPart
@@ -37,6 +38,7 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.runs.handlers import RunHandler, RunHandlers
 from maniflex.background.runs.outcomes import (
     RESULT,
+    UNDECRYPTABLE,
     Failed,
     bad_payload,
     failure,
@@ -46,7 +48,9 @@ from maniflex.background.runs.outcomes import (
 )
 from maniflex.background.runs.run import call
 from maniflex.db.current import detached_context
-from maniflex.errors import DeclarationError
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.sealed_json import WorkSealing
+from maniflex.errors import DeclarationError, DecryptionError, EncryptionNotConfigured, RequestError
 
 CONCURRENCY = 8
 SHUTDOWN = timedelta(seconds=20)
@@ -70,6 +74,7 @@ class Worker:
         clock: Clock | None = None,
         poll_interval: timedelta = timedelta(seconds=1),
         metrics: Metrics | None = None,
+        sealing: WorkSealing | None = None,
     ) -> None:
         if not hasattr(source, "claim"):
             raise DeclarationError(
@@ -77,6 +82,7 @@ class Worker:
             )
         self.concurrency = concurrency
         self.metrics = metrics or Metrics()
+        self._sealing = sealing or WorkSealing(Keyring())
         self._source = source
         self._handlers = _handlers(handlers)
         self._types = [handler.type for handler in self._handlers]
@@ -248,7 +254,7 @@ class Worker:
         self._lease_keeper.hold(delivery.held, cancel_attempt)
         try:
             await self._note(delivery.job, "running")
-            outcome = await _perform(delivery.job, handler)
+            outcome = await self._perform(delivery.job, handler)
             self._concluding.add(task)
             await self._conclude(delivery, outcome, handler)
         except asyncio.CancelledError:
@@ -257,6 +263,24 @@ class Worker:
         finally:
             self._lease_keeper.drop(delivery.held)
             self._concluding.discard(task)
+
+    async def _perform(self, job: Job, handler: RunHandler) -> Result | Failed:
+        """What came of the job; of an encrypted one without what its result or error says."""
+        is_encrypted = job.encrypted is not None or handler.encrypted is not None
+        try:
+            if handler.encrypted is not None and job.encrypted is None and not self._sealing.keys.takes_plain:
+                raise DecryptionError("it is plain, which encryption_legacy refuses")
+            open_job = await opened_job(self._sealing, job, is_letter=job.type == self._dlq_type)
+        except (DecryptionError, EncryptionNotConfigured) as error:
+            return Failed(UNDECRYPTABLE, f"the payload does not open: {error.problem}", final=True)
+        except RequestError as error:
+            return failure(error)
+        outcome = await _perform(open_job, handler)
+        if not is_encrypted:
+            return outcome
+        if isinstance(outcome, Result):
+            return Result(url=outcome.url)
+        return replace(outcome, message=outcome.code, trace=None)
 
     async def _hand_back(self, delivery: Delivery) -> None:
         """Not for a plain function, which goes on in its thread: its lease ends as after a crash."""

@@ -22,14 +22,14 @@ from maniflex._clock import Backoff
 from maniflex._ids import new_id
 from maniflex._json import clean, encode
 from maniflex._service import Service
-from maniflex.background.declaring import role_problems, switch_problems
+from maniflex.background.declaring import chosen_key_id, role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Labels
 from maniflex.background.outbox.delivery import Policy, Relay, RelayNotes
 from maniflex.background.outbox.dispatcher import Dispatcher, Drainer, MessagePruner, OutboxWorker
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.model import InboxMessage, NewMessage, OutboxMessage
+from maniflex.background.outbox.model import PAYLOAD, InboxMessage, NewMessage, OutboxMessage
 from maniflex.background.outbox.store import Inbox, OutboxStore
 from maniflex.background.parameters import PACKAGE, subject_of
 from maniflex.background.partitions.keeper import keeper_of
@@ -78,6 +78,7 @@ class Outbox(DeclaredPart):
         scoped: bool = False,
         max_attempts: int | None = None,
         backoff: Callable[[int], timedelta | float] | None = None,
+        encrypted: bool | str | None = None,
     ) -> Callable[[F], F]:
         """Deal with messages of one kind, or with `*` of every kind that has no handler of its own.
 
@@ -86,12 +87,13 @@ class Outbox(DeclaredPart):
         Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed. With
         `scoped` the scope rules bind `server.db` in it by the caller who enqueued the message; a message
         without what a rule needs is dead at once. `max_attempts` and `backoff(n)`, the pause behind the n-th
-        failed attempt, are those of the settings unless they are said.
+        failed attempt, are those of the settings unless they are said. With `encrypted`, True or a key id,
+        payloads and errors of these messages are stored encrypted.
         """
 
         def decorate(fn: F) -> F:
             self.require_open()
-            self._handlers.add(kind, fn, payload, timeout, scoped, max_attempts, backoff)
+            self._handlers.add(kind, fn, payload, timeout, scoped, max_attempts, backoff, encrypted)
             return fn
 
         return decorate
@@ -142,6 +144,7 @@ class Outbox(DeclaredPart):
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
         self.store = self.inbox.store = OutboxStore(environment.adapter)
+        self._handlers.sealing = environment.runs.sealing
         self._handlers.bind_caller = environment.runs.bind_caller
         self._handlers.tracing = environment.runs.tracing
         self._workers.clear()
@@ -177,11 +180,13 @@ class Outbox(DeclaredPart):
         subjects: Sequence[str] = (),
         tx: Tx | None = None,
         outside_transaction: bool = False,
+        encrypted: bool | str | None = None,
     ) -> Message:
         """Store a message in the open transaction, or the one handed over; it leaves when that commits.
 
         `about` is the record that it tells about: the `subject` of its CloudEvent. `subjects` are the persons
-        it is about, whose erasure blanks it.
+        it is about, whose erasure blanks it. `encrypted`, True or a key id, is said where the handler of the
+        kind, which says it too, is in another process.
         """
         [message] = await self.enqueue_many(
             kind,
@@ -191,6 +196,7 @@ class Outbox(DeclaredPart):
             subjects=subjects,
             tx=tx,
             outside_transaction=outside_transaction,
+            encrypted=encrypted,
         )
         return message
 
@@ -204,39 +210,63 @@ class Outbox(DeclaredPart):
         subjects: Sequence[str] = (),
         tx: Tx | None = None,
         outside_transaction: bool = False,
+        encrypted: bool | str | None = None,
     ) -> list[Message]:
         """Store several messages of one kind, in this order; `keys` are as many as `payloads`."""
         producer_tx = self._producer_tx(tx, outside_transaction)
         row_keys = [None] * len(payloads) if keys is None else keys
         kind_text = _kind(kind) if payloads else kind
         subject = subject_of(about)
+        key_id = self._key_id_for(kind_text, encrypted)
         rows = [
-            NewMessage(new_id(), kind_text, _key(key), self._text(kind_text, payload), subject)
+            NewMessage(new_id(), kind_text, _key(key), self._text(kind_text, payload, key_id), subject)
             for payload, key in zip(payloads, row_keys, strict=True)
         ]
-        return await self._insert(rows, payloads, producer_tx, subjects)
+        return await self._insert(rows, [key_id] * len(rows), payloads, producer_tx, subjects)
 
     async def enqueue_drafts(
         self, *drafts: Draft, tx: Tx | None = None, outside_transaction: bool = False
     ) -> list[Message]:
         """Store messages of any kinds with one statement, in this order."""
         producer_tx = self._producer_tx(tx, outside_transaction)
+        key_ids = [self._key_id_for(draft.kind, draft.encrypted) for draft in drafts]
         rows = [
             NewMessage(
-                new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload), subject_of(d.about)
+                new_id(),
+                _kind(d.kind),
+                _key(d.key),
+                self._text(d.kind, d.payload, key_id),
+                subject_of(d.about),
             )
-            for d in drafts
+            for d, key_id in zip(drafts, key_ids, strict=True)
         ]
-        return await self._insert(rows, [draft.payload for draft in drafts], producer_tx)
+        return await self._insert(rows, key_ids, [draft.payload for draft in drafts], producer_tx)
 
-    def _text(self, kind: str, payload: Any) -> str:
+    def _key_id_for(self, kind: str, encrypted: bool | str | None) -> str | None:
+        """The key id under which a message of this kind is stored; its handler's counts in any case."""
+        handler = self._handlers.of(kind)
+        return chosen_key_id(encrypted, None if handler is None else handler.encrypted)
+
+    def _text(self, kind: str, payload: Any, key_id: str | None) -> str:
         """The text to store, from which the handler of the kind, if it is here, reads the same payload."""
-        text, handler = encode(payload, "payload"), self._handlers.of(kind)
-        return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
+        to_seal, handler = key_id is not None, self._handlers.of(kind)
+        text = encode(payload, "payload", to_seal=to_seal)
+        if handler is None or handler.payload is None:
+            return text
+        return handler.payload.write(payload, text, to_seal=to_seal)
+
+    async def _seal(self, rows: Sequence[NewMessage], key_ids: Sequence[str | None]) -> list[NewMessage]:
+        """New messages as they are stored."""
+        keep = self._handlers.sealing.keep
+        return [
+            row._replace(text=await keep(row.text, key_id, PAYLOAD, row.id))
+            for row, key_id in zip(rows, key_ids, strict=True)
+        ]
 
     async def _insert(
         self,
         rows: Sequence[NewMessage],
+        key_ids: Sequence[str | None],
         payloads: Sequence[Any],
         tx: Tx | None,
         subjects: Sequence[str] = (),
@@ -246,10 +276,11 @@ class Outbox(DeclaredPart):
         environment = self._environment
         assert environment is not None  # `_producer_tx` has asked for it
         now, who = environment.clock.now(), caller()
+        stored_rows = await self._seal(rows, key_ids)
         if subjects:
-            await self._insert_about(read_subjects(subjects, environment.stores), rows, now, who, tx)
+            await self._insert_about(read_subjects(subjects, environment.stores), stored_rows, now, who, tx)
         else:
-            await self.store.enqueue(tx or environment.adapter, rows, now, who)
+            await self.store.enqueue(tx or environment.adapter, stored_rows, now, who)
         if len(rows) == 1:  # for which a Counter would cost more than all the rest here
             environment.metrics.add("outbox_enqueued_total", kind=rows[0].kind)
         else:

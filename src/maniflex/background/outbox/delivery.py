@@ -20,8 +20,16 @@ from maniflex._json import clean
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.handlers import MessageHandler, MessageHandlers, UnreadablePayload, readable
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.model import ClaimedMessage, MessageChange, MessageStatus
-from maniflex.errors import Fatal
+from maniflex.background.outbox.model import (
+    LAST_ERROR,
+    PAYLOAD,
+    ClaimedMessage,
+    MessageChange,
+    MessageStatus,
+)
+from maniflex.background.runs.outcomes import UNDECRYPTABLE
+from maniflex.encryption.sealed_json import is_sealed_json, key_id_in
+from maniflex.errors import DecryptionError, EncryptionNotConfigured, Fatal
 
 if TYPE_CHECKING:
     from maniflex.background.outbox.dispatcher import Dispatcher, Ledger
@@ -247,29 +255,69 @@ class Courier:
         handler = self._handlers.of(message.kind)
         assert handler is not None, message.kind
         outcome: Delivered | DeliveryFailed | Hopeless
+        key_id, shut = None, None
         try:
-            outcome = await self._perform(message, handler)
+            key_id, message, shut = await self._open(message, handler)
+            outcome = shut or await self._perform(message, handler)
         except BaseException as error:  # a validator may raise anything, and what we do about it may fail
             self._fence.absorb(error)
             outcome = DeliveryFailed(_error_text(error))
         if isinstance(outcome, Delivered):
             self._round.ledger.deliver(message, forget=handler.forgets_payload)
         else:
-            await self._settle(message, outcome, handler)
+            await self._settle(message, outcome, handler, None if shut else key_id)
+
+    async def _open(
+        self, message: ClaimedMessage, handler: MessageHandler
+    ) -> tuple[str | None, ClaimedMessage, Hopeless | None]:
+        """The key id of an encrypted message and the message as it is open, or why it never will be."""
+        sealing, content = self._handlers.sealing, message.stored
+        text = content if isinstance(content, str) else content.decode(errors="replace")
+        key_id = handler.encrypted or key_id_in(text)
+        if not is_sealed_json(text):
+            is_refused = handler.encrypted is not None and not sealing.keys.takes_plain
+            why = Hopeless(f"{UNDECRYPTABLE}: it is plain, which encryption_legacy refuses")
+            return key_id, message, why if is_refused else None
+        try:
+            content = await sealing.open(text, PAYLOAD, message.id)
+        except (DecryptionError, EncryptionNotConfigured) as error:
+            return key_id, message._replace(stored=b"null"), Hopeless(f"{UNDECRYPTABLE}: {error.problem}")
+        last_error = await sealing.open_text(message.last_error, LAST_ERROR, message.id)
+        return key_id, message._replace(stored=content, last_error=last_error), None
 
     async def _settle(
-        self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless, handler: MessageHandler
+        self,
+        message: ClaimedMessage,
+        outcome: DeliveryFailed | Hopeless,
+        handler: MessageHandler,
+        key_id: str | None,
     ) -> None:
         row_change = change(message, outcome, self._policy.of(handler), self._clock.now())
         if row_change.status is MessageStatus.DEAD:
             row_change = await self._bury(message, row_change, handler)
         if row_change.status is MessageStatus.PENDING and message.key is not None:
             self._round.stuck.add(message.key)
+        public_change = row_change
+        if key_id is not None and row_change.last_error is not None:
+            public_change = row_change._replace(last_error="an error that is encrypted")
+            row_change = await self._seal_error(message, row_change, key_id)
         self.ledger.change(row_change)
         try:
-            self._sender.report(message, row_change)
+            self._sender.report(message, public_change)
         except BaseException as error:  # out of a log handler: the message has its outcome
             self._fence.absorb(error)
+
+    async def _seal_error(
+        self, message: ClaimedMessage, row_change: MessageChange, key_id: str
+    ) -> MessageChange:
+        """The change with its error as it is stored; without it while no key can be asked."""
+        error, keep_text = row_change.last_error or "", self._handlers.sealing.keep_text
+        try:
+            error_text = await keep_text(error, key_id, LAST_ERROR, message.id)
+        except Exception as failure:
+            self._fence.absorb(failure)
+            error_text = "an error that could not be encrypted"
+        return row_change._replace(last_error=error_text, raw=None)
 
     async def _perform(
         self, message: ClaimedMessage, handler: MessageHandler

@@ -16,12 +16,20 @@ from pydantic import ValidationError
 from maniflex._callables import is_async
 from maniflex._json import decode, unreadable_because
 from maniflex._threads import DaemonThreads, on_thread
-from maniflex.background.declaring import as_duration, duration_problems, switch_problems
+from maniflex.background.declaring import (
+    as_duration,
+    duration_problems,
+    key_id_of_option,
+    key_option_problems,
+    switch_problems,
+)
 from maniflex.background.loop import WorkTracing
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import ClaimedMessage, Letter
 from maniflex.background.payload_types import PayloadType
 from maniflex.background.runs.engine import BindCaller
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.sealed_json import WorkSealing
 from maniflex.events.port import pause_of
 
 EVERY_KIND = "*"
@@ -53,6 +61,7 @@ class MessageHandler:
     timeout: timedelta  # after which a message counts as failed; a plain function cannot be stopped
     max_attempts: int | None = None  # None, as without a pause of its own: as the relay has it
     backoff: Callable[[int], timedelta] | None = None  # the pause behind the n-th failed attempt
+    encrypted: str | None = None  # the key id under which its messages are stored
     forgets_payload: bool = False  # a delivered message keeps no payload
     # What is written with the death of a message, for its reason; the message counts as delivered then.
     letter: Callable[[ClaimedMessage, str], Letter | None] | None = None
@@ -116,6 +125,7 @@ class MessageHandlers:
         self.sink: MessageHandler | None = None
         self.bind_caller: BindCaller = nullcontext  # a block that scope rules bind
         self.tracing: WorkTracing | None = None
+        self.sealing = WorkSealing(Keyring())  # until the server is sealed
 
     def __bool__(self) -> bool:
         return bool(self._by_kind)
@@ -132,6 +142,7 @@ class MessageHandlers:
         scoped: Any = False,
         max_attempts: Any = None,
         backoff: Any = None,
+        encrypted: Any = None,
     ) -> None:
         """A handler of the application, with the mistakes in its options."""
         where = f"outbox handler {kind!r}"
@@ -145,6 +156,7 @@ class MessageHandlers:
             *duration_problems(timeout=timeout),
             *switch_problems(scoped=scoped),
             *_retry_problems(max_attempts, backoff),
+            *key_option_problems(encrypted),
         ]:
             self._problems += [f"{where}: {problem}" for problem in problems]
         else:
@@ -152,7 +164,14 @@ class MessageHandlers:
             pause = None if backoff is None else pause_of(backoff)
             self.set_handler(
                 MessageHandler.of(
-                    kind, fn, payload, duration, scoped, max_attempts=max_attempts, backoff=pause
+                    kind,
+                    fn,
+                    payload,
+                    duration,
+                    scoped,
+                    max_attempts=max_attempts,
+                    backoff=pause,
+                    encrypted=key_id_of_option(encrypted),
                 )
             )
 

@@ -21,6 +21,7 @@ class Draft:
     payload: Any = None
     key: str | None = None
     about: Model | str | None = None  # the record it tells about
+    encrypted: bool | str | None = None  # True, or the id of the key that its payload is stored under
 
 
 @dataclass(frozen=True, slots=True)

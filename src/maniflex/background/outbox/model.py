@@ -22,6 +22,9 @@ from maniflex.model.field import field
 from maniflex.model.meta import Index, TableRules, is_one_of
 from maniflex.sql.statement import Sql
 
+PAYLOAD = "outbox_event.payload"  # what the payloads of encrypted messages are bound to
+LAST_ERROR = "outbox_event.last_error"
+
 
 class MessageStatus(StrEnum):
     """What became of a message; `common/outbox.sql` draws how one follows from the other."""
@@ -42,6 +45,8 @@ class OutboxMessage(Model, table="outbox_event"):
 
     # A relay's claim is no part of what a message says, so a message may be a payload or a result.
     __omitted__: ClassVar = frozenset({"lease", "claimed_with"})
+
+    __sealed__: ClassVar = {"payload": ("id",), "last_error": ("id",)}
 
     seq: int = field(default=0, filterable=True, sortable=True)  # the order of enqueueing
     kind: str = field(filterable=True, sortable=True)

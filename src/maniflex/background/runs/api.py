@@ -92,6 +92,7 @@ class Work(DeclaredPart):
         max_priority: int = 0,
         dead_letter: str | None = None,
         scoped: bool = False,
+        encrypted: bool | str | None = None,
     ) -> Callable[[F], F]:
         """Give runs of exactly this type to the decorated function, async or plain.
 
@@ -99,7 +100,8 @@ class Work(DeclaredPart):
         `internal` ones they do not see. A client asks for no more attempts and time than said here, and for
         a priority from `-max_priority` to `max_priority`. `lease` and `timeout` are timedeltas or seconds.
         With `scoped` the scope rules bind `server.db` in the function by the caller of the run; a run
-        without what a rule needs fails at once.
+        without what a rule needs fails at once. With `encrypted`, True or a key id, payload, result, errors,
+        step results and signals of these runs are stored encrypted.
         """
 
         def decorate(fn: F) -> F:
@@ -117,6 +119,7 @@ class Work(DeclaredPart):
                 max_priority=max_priority,
                 dead_letter=dead_letter,
                 scoped=scoped,
+                encrypted=encrypted,
             )
             return fn
 
@@ -195,8 +198,9 @@ class Work(DeclaredPart):
         """Store a run; inside a transaction it is there when that commits. One of the same key is returned.
 
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
-        `timeout`, `about` (the record the run is about), `subjects` (the persons it is about), `actor_id`,
-        `tenant_id`, `trace_id`; the last three are the caller's inside a request.
+        `timeout`, `about` (the record the run is about), `subjects` (the persons it is about), `encrypted`
+        (True or a key id, where its handler is in another process), `actor_id`, `tenant_id`, `trace_id`; the
+        last three are the caller's inside a request.
         """
         runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
         return runs[0]
@@ -263,7 +267,9 @@ class Work(DeclaredPart):
         """The steps of a run that are done, in order."""
         environment = self.require_sealed()
         records = Records[WorkflowStep](environment.stores[WorkflowStep], reading(environment.adapter))
-        return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
+        return await environment.runs.leave_to_wait(records).list(
+            [("workflow_id", "eq", id)], sorts=["created_at", "id"]
+        )
 
     async def wait(self, id: str, timeout: timedelta | float | None = None) -> WorkflowRun:
         """The run once it is finished; `TimeoutError` when that takes longer than `timeout`."""

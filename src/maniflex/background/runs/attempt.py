@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor as Threads
 from contextvars import Context
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from maniflex._caller import asking
 from maniflex._clock import Backoff
@@ -31,6 +31,7 @@ from maniflex.background.runs.outcomes import (
     NOT_TAKEN_BACK,
     RESULT,
     TOO_LONG,
+    UNDECRYPTABLE,
     Done,
     Dropped,
     Failed,
@@ -42,17 +43,21 @@ from maniflex.background.runs.outcomes import (
     bad_payload,
     failure_or_release,
     is_lost,
+    later,
     log_failure,
     pause_of,
     settle,
 )
-from maniflex.background.runs.rows import ClaimedRun
+from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.step_memory import GRACE, OpenSteps
 from maniflex.background.runs.store import passes
 from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.errors import RequestError
+from maniflex.encryption.sealed_json import WorkSealing, is_sealed_json, key_id_in
+from maniflex.errors import DecryptionError, EncryptionNotConfigured, RequestError
+
+AWAY = timedelta(seconds=5)  # after which a key provider that did not answer is asked again
 
 log = guard_logger(logging.getLogger("maniflex.work"))
 
@@ -120,16 +125,30 @@ class Attempt:
             engine.logger.error("run %s was interrupted", row.id, exc_info=error)
             outcome = await self._after_interruption(error)
         row.busy = engine.clock.monotonic() - row.begun
-        if isinstance(outcome, Done):
-            settler.succeed(row, outcome.result)
-            return
         if isinstance(outcome, Failed):
             self._tell(outcome)
-        change = settle(row, outcome, handler.backoff if handler else Backoff(), engine.clock.now())
+        try:
+            await self._hand_over(outcome, handler.backoff if handler else Backoff())
+        except (Exception, asyncio.CancelledError) as error:  # a key provider elsewhere is away
+            engine.logger.warning("what came of run %s cannot be encrypted yet: %s", row.id, describe(error))
+            again = settle(row, Paused(later(engine.clock.now(), AWAY), None), Backoff(), engine.clock.now())
+            assert again is not None
+            settler.change(row, again)
+
+    async def _hand_over(self, outcome: Outcome, backoff: Callable[[int], timedelta]) -> None:
+        """Give the settler what came of it, as it is to be stored."""
+        engine, settler, row = self._host.engine, self._host.settler, self.claimed
+        if isinstance(outcome, Done):
+            result = outcome.result
+            if result is not None:
+                result = await engine.sealing.keep(result, row.key_id, "workflow_run.result", row.id)
+            settler.succeed(row, result)
+            return
+        change = settle(row, outcome, backoff, engine.clock.now())
         if change is None:
             settler.let_go(row)
         else:
-            settler.change(row, change)
+            settler.change(row, await sealed_change(engine.sealing, row, change))
 
     async def _outcome(self, handler: RunHandler | None) -> Outcome:
         engine, row = self._host.engine, self.claimed
@@ -143,6 +162,9 @@ class Attempt:
         if handler is None:
             missing = Failed(NO_HANDLER, f"no handler is registered for {row.type}", final=True)
             return await self._hopeless(missing)
+        early_outcome = await self._open_payload(handler)
+        if early_outcome is not None:
+            return early_outcome
         fence = None if handler.payload is None else Fence()  # without a type, no code of users runs
         try:
             payload = read_payload(handler, row.payload)
@@ -157,9 +179,35 @@ class Attempt:
         else:
             with engine.tracing.run(run) as note_outcome:
                 outcome = await perform(run, handler, seconds, self._host, self.task)
-                note_outcome(outcome)
+                note_outcome(_without_text(row, outcome))
         row.max_attempts = run.max_attempts  # more when it began to take its steps back
         return outcome
+
+    async def _open_payload(self, handler: RunHandler) -> Outcome | None:
+        """Open a payload that is stored sealed; what came of the run where that cannot be."""
+        row, sealing = self.claimed, self._host.engine.sealing
+        row.key_id = handler.encrypted or key_id_in(row.payload)
+        if row.payload is None or not is_sealed_json(row.payload):
+            if handler.encrypted is not None and not sealing.keys.takes_plain:
+                return await self._give_up("it is plain, which encryption_legacy refuses")
+            return None
+        try:
+            row.payload = str(await sealing.open(row.payload, "workflow_run.payload", row.id))
+        except (DecryptionError, EncryptionNotConfigured) as error:
+            return await self._give_up(error.problem)
+        except RequestError as error:
+            if not passes(error):
+                raise
+            log.warning("the payload of run %s cannot be opened yet: %s", row.id, error)
+            return Paused(later(self._host.engine.clock.now(), AWAY), None)
+        return None
+
+    async def _give_up(self, problem: str) -> Outcome:
+        """A run whose payload does not open, which holds for its key too: its error is stored as it is."""
+        self.claimed.key_id = None
+        return await self._hopeless(
+            Failed(UNDECRYPTABLE, f"the payload does not open: {problem}", final=True)
+        )
 
     async def _after_interruption(self, error: BaseException) -> Outcome:
         """An attempt that the engine failed is one that failed: its steps end, and may be taken back."""
@@ -181,7 +229,32 @@ class Attempt:
     def _tell(self, failure: Failed) -> None:
         row = self.claimed
         tries = None if failure.final or row.attempt >= row.max_attempts else row.max_attempts
-        log_failure(self._host.engine.logger, f"run {row.id} ({row.type})", failure, row.attempt, tries)
+        work, outcome = f"run {row.id} ({row.type})", _without_text(row, failure)
+        log_failure(self._host.engine.logger, work, outcome, row.attempt, tries)
+
+
+End = TypeVar("End", bound=Outcome)
+
+
+def _without_text(run: ClaimedRun, outcome: End) -> End:
+    """The outcome as logs and traces have it: the text of an error may quote what is encrypted."""
+    if run.key_id is None or not isinstance(outcome, Failed):
+        return outcome
+    return replace(outcome, message=outcome.code, trace=None)
+
+
+async def sealed_change(sealing: WorkSealing, run: ClaimedRun, change: RunChange) -> RunChange:
+    """The change of a run as it is stored: the events of an encrypted one have the code of an error alone."""
+    if run.key_id is None or change.error is None or change.last_error is None:
+        return change
+    data = decode(change.data) if change.data else {}
+    data.pop("error", None)
+    return replace(
+        change,
+        data=encode(data, "data"),
+        error=await sealing.keep(change.error, run.key_id, "workflow_run.error", run.id),
+        last_error=await sealing.keep_text(change.last_error, run.key_id, "workflow_run.last_error", run.id),
+    )
 
 
 # -- calling the handler
@@ -229,7 +302,7 @@ def _outcome_of_return(run: Run, handler: RunHandler, result: Any) -> Done | Rel
         return Released()  # told to stop, it may have returned half way
     if run.undoing is not None:  # what failed then would not fail now; half is taken back already
         raise Undone(run.undoing)
-    return NO_RESULT if result is None else Done(encode(result, RESULT))
+    return NO_RESULT if result is None else Done(encode(result, RESULT, to_seal=run.is_encrypted))
 
 
 async def conclude(run: Run, outcome: Outcome) -> Outcome:

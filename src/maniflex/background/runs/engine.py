@@ -13,13 +13,14 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, TypeAlias, TypeVar, Unpack, cast, overload
 
 from maniflex._caller import Caller, caller
 from maniflex._clock import Clock
 from maniflex._fence import Fence, describe
 from maniflex._ids import new_id, new_ids
 from maniflex._json import decode, encode
+from maniflex.background.declaring import chosen_key_id
 from maniflex.background.loop import WorkTracing
 from maniflex.background.metrics import Metrics
 from maniflex.background.parameters import subject_of
@@ -37,10 +38,14 @@ from maniflex.db.current import current_tx, detached_context, reading, transacti
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.db.records import Records
 from maniflex.db.store import Store
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.sealed_json import WorkSealing, as_plain, key_id_in
+from maniflex.encryption.waiting import WithLeaveToWait
 from maniflex.errors import Conflict, DatabaseError, DeclarationError, NotFound
 from maniflex.model.base import Model, instance_of
 from maniflex.sql.statement import Dialect
 
+M = TypeVar("M", bound=Model)
 CHILD = "run:"  # and its id: what a parent waits for
 LETTER = "dead:"  # begins the idempotency key of a dead letter
 STORES: Mapping[Dialect, type[RunStore]] = {
@@ -82,7 +87,9 @@ class RunEngine:
         stores: Mapping[type[Model], Store],
         metrics: Metrics,
         bind_caller: BindCaller = nullcontext,
+        keys: Keyring | None = None,
     ) -> None:
+        self.sealing = WorkSealing(keys or Keyring())
         self.store = store
         self.handlers = handlers
         self.clock = clock
@@ -95,7 +102,7 @@ class RunEngine:
         self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
         self.attempts_over: dict[str, asyncio.Event] = {}  # by the id of a run that `Work.wait` waits for
         self._stores = stores
-        self._submitter = Submitter(handlers, store, clock, stores, logger)
+        self._submitter = Submitter(handlers, store, clock, stores, logger, self.sealing)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- submitting and asking
@@ -126,6 +133,10 @@ class RunEngine:
             self.wake_after(tx)
         return runs
 
+    async def seal_rows(self, rows: Sequence[checks.NewRun], key_id: str | None) -> Sequence[checks.NewRun]:
+        """New runs as they are stored."""
+        return await self._submitter.seal_rows(rows, key_id)
+
     async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
         """The run of that id; `NotFound` when there is none."""
         try:
@@ -135,7 +146,11 @@ class RunEngine:
 
     def records(self, tx: Tx | None = None) -> Records[WorkflowRun]:
         """The stored runs, as models."""
-        return Records(self._stores[WorkflowRun], reading(self.store.adapter, tx))
+        return self.leave_to_wait(Records(self._stores[WorkflowRun], reading(self.store.adapter, tx)))
+
+    def leave_to_wait(self, records: Records[M]) -> Records[M]:
+        """The same records, whose sealed values may be opened by a key provider elsewhere."""
+        return cast(Records[M], WithLeaveToWait(records)) if self.sealing.keys.waits else records
 
     # -- waking workers
 
@@ -157,7 +172,6 @@ class RunEngine:
     async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
         """Tell a run something; it is kept until the run waits for it."""
         checks.signal_name(name)
-        text = encode(payload, "payload")
         now, store = self.clock.now(), self.store
         async with use_transaction(store.adapter, tx) as on:
             # The lock orders us and a run that is about to wait: one of the two sees the other.
@@ -166,11 +180,19 @@ class RunEngine:
                 raise NotFound("run not found")
             if rows[0][0] not in (Status.PENDING, Status.LEASED):
                 raise Conflict(f"the run is {rows[0][0]}; it waits for nothing")
+            key_id = self._key_of(rows[0])
+            text = encode(payload, "payload", to_seal=key_id is not None)
+            text = await self.sealing.keep(text, key_id, "workflow_signal.payload", id, name)
             await on.execute(
                 store.bind("add_signal", signal=new_id(), id=id, name=name, payload=text, now=now)
             )
             if await self._awaken(id, name, now, on):
                 self.wake_after(on)
+
+    def _key_of(self, locked: Sequence[Any]) -> str | None:
+        """The key id of what a run holds, by the row that locking it gave."""
+        handler = self.handlers.get(locked[2])
+        return (None if handler is None else handler.encrypted) or key_id_in(locked[3])
 
     async def _awaken(self, id: str, waiting_for: str, now: datetime, on: Executor) -> bool:
         """Make a run due that waits for this; whether it did."""
@@ -279,7 +301,12 @@ class RunEngine:
                 self.logger.error("run %s (%s): dead letters in a circle; it has none", id, type)
                 return
             payload |= {"payload": run.payload, "attempt": run.attempt}
+            payload["error"] = await self.sealing.open_text(error, "workflow_run.last_error", id)
             who = checks.Options(actor_id=run.actor_id, tenant_id=run.tenant_id, trace_id=run.trace_id)
+            rows = await tx.write(self.store.bind("lock", id=id))
+            key_id = self._key_of(rows[0]) if rows else None
+            if key_id is not None:
+                who["encrypted"] = key_id
         await self.submit(letter, payload, idempotency_key=f"{LETTER}{id}:{new_id()}", tx=tx, **who)
 
     # -- small tasks
@@ -342,7 +369,9 @@ class Submitter:
         clock: Clock,
         stores: Mapping[type[Model], Store],
         logger: logging.Logger,
+        sealing: WorkSealing,
     ) -> None:
+        self._sealing = sealing
         self._handlers = handlers
         self._store = store
         self._clock = clock
@@ -362,15 +391,18 @@ class Submitter:
         checks.check_names(options)
         now = self._clock.now()
         subjects = read_subjects(options.pop("subjects", ()), self._stores)
+        key_id = self.key_id_for(type, options.pop("encrypted", None))
         draft = self._draft(type, now, **options)
         handler = self._handlers.get(type)
-        rows = [
-            (id, payload_text(handler, payload), checks.key(key))
+        to_seal = key_id is not None
+        plain_rows = [
+            (id, payload_text(handler, payload, to_seal=to_seal), checks.key(key))
             for id, payload, key in zip(new_ids(len(payloads)), payloads, keys, strict=True)
         ]
         common = _common(draft, now)
-        if not rows:
-            return Submitted(common, rows)
+        if not plain_rows:
+            return Submitted(common, plain_rows)
+        rows = await self.seal_rows(plain_rows, key_id)
         open_tx = tx or current_tx(self._store.adapter)
         if subjects:
             existing = await self._insert_about(subjects, draft, rows, now, open_tx)
@@ -378,7 +410,19 @@ class Submitter:
             existing = await self._insert_new(draft, rows, now, open_tx)
         else:
             existing = await self._insert_alone(draft, rows, now)
-        return Submitted(common, rows, existing)
+        return Submitted(common, plain_rows, existing)
+
+    def key_id_for(self, type: str, encrypted: bool | str | None) -> str | None:
+        """The key id under which a run of this type is stored; what its handler says counts in any case."""
+        handler = self._handlers.get(type)
+        return chosen_key_id(encrypted, None if handler is None else handler.encrypted)
+
+    async def seal_rows(self, rows: Sequence[Row], key_id: str | None) -> Sequence[Row]:
+        """New runs as they are stored."""
+        if key_id is None:
+            return [(id, as_plain(text), key) for id, text, key in rows]
+        keep = self._sealing.keep
+        return [(id, await keep(text, key_id, "workflow_run.payload", id), key) for id, text, key in rows]
 
     async def _insert_about(
         self, subjects: Sequence[str], draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
@@ -477,6 +521,7 @@ class Submitter:
         parent_id: str | None = None,
         about: Model | str | None = None,
         subjects: Sequence[str] = (),
+        encrypted: bool | str | None = None,
     ) -> RunDraft:
         who = caller()
         if actor_id is None and tenant_id is None and trace_id is None:

@@ -17,7 +17,14 @@ from typing import Any, Protocol
 from maniflex._callables import is_async
 from maniflex._clock import Backoff
 from maniflex._json import encode
-from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
+from maniflex.background.declaring import (
+    as_duration,
+    duration_problems,
+    key_id_of_option,
+    key_option_problems,
+    role_problems,
+    switch_problems,
+)
 from maniflex.background.payload_types import PayloadType
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.base import losses
@@ -46,12 +53,15 @@ class RunHandler:
     max_priority: int = 0  # how far from 0 the priority of a client may be
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
     scoped: bool = False  # True: scope rules bind it by the caller of the run
+    encrypted: str | None = None  # the key id under which what its runs hold is stored
 
 
-def payload_text(handler: RunHandler | None, payload: Any) -> str:
+def payload_text(handler: RunHandler | None, payload: Any, *, to_seal: bool = False) -> str:
     """The text to store for a payload, so that its handler gets what was given."""
-    text = encode({} if payload is None else payload, "payload")
-    return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
+    text = encode({} if payload is None else payload, "payload", to_seal=to_seal)
+    if handler is None or handler.payload is None:
+        return text
+    return handler.payload.write(payload, text, to_seal=to_seal)
 
 
 class RunHandlers:
@@ -80,6 +90,7 @@ class RunHandlers:
         if "payload" in values:
             values["payload"] = PayloadType(values["payload"])
         if not problems:
+            values["encrypted"] = key_id_of_option(values.get("encrypted"))
             values |= {
                 name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
             }
@@ -99,7 +110,8 @@ class RunHandlers:
         for handler in self._by_type.values():
             adapter = handler.payload.adapter if handler.public and handler.payload is not None else None
             if adapter is not None and adapter.rebuild() is not False:
-                for why in dict.fromkeys(losses(adapter.core_schema)):
+                schema = adapter.core_schema
+                for why in dict.fromkeys(losses(schema, to_seal=handler.encrypted is not None)):
                     yield f"work handler {handler.type!r}: {why}"
 
     def hidden_types(self) -> list[str]:
@@ -261,6 +273,7 @@ def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
     yield from switch_problems(
         **{name: options.get(name, False) for name in ("public", "internal", "scoped")}
     )
+    yield from key_option_problems(options.get("encrypted"))
     letter = options.get("dead_letter")
     if letter is not None and (not is_type(letter) or letter == type):
         yield "dead_letter is another type, a dotted name such as email.dead.v1"

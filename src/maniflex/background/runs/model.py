@@ -55,6 +55,8 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
     # A worker's claim is no part of what a run says, so a run may be a payload or a result.
     __omitted__: ClassVar = frozenset({"lease"})
 
+    __sealed__: ClassVar = dict.fromkeys(("payload", "result", "error", "last_error"), ("id",))
+
     type: str = field(filterable=True, sortable=True)
     status: Status = field(default=Status.PENDING, filterable=True, sortable=True)
     priority: int = field(default=0, filterable=True, sortable=True)  # higher is more urgent
@@ -101,6 +103,7 @@ class WorkflowStep(Model, table="workflow_step", headless=True):
     """What a step of a run returned, so that a retry does not repeat it."""
 
     __shows_unreadable__: ClassVar = True
+    __sealed__: ClassVar = {"result": ("workflow_id", "name")}
 
     workflow_id: str = field(relation=None)
     name: str
@@ -113,6 +116,7 @@ class WorkflowSignal(Model, table="workflow_signal", headless=True):
     """Something told to a run from outside, kept until the run asks for it."""
 
     __shows_unreadable__: ClassVar = True
+    __sealed__: ClassVar = {"payload": ("workflow_id", "name")}
 
     workflow_id: str = field(relation=None)
     name: str

@@ -25,6 +25,7 @@ from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.errors import Fatal, LeaseLost, RunCancelled, ValidationFailed
 
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
+UNDECRYPTABLE = "undecryptable"  # its payload is encrypted, and does not open
 NO_HANDLER = "no_handler_registered"
 TOO_LONG = "timeout"
 NOT_TAKEN_BACK = "compensation_failed"

@@ -79,6 +79,7 @@ class ClaimedRun:
     tried: tuple[datetime, ...] = ()  # when its outcome was sent, confirmed or not
     begun: float = 0.0  # by the monotonic clock
     busy: float = 0.0  # seconds its handler took
+    key_id: str | None = None  # under which what it leaves is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,7 @@ class Options(TypedDict, total=False):
     parent_id: str | None
     about: Model | str | None  # the record it is about
     subjects: Sequence[str]  # the persons it is about, whose erasure blanks it
+    encrypted: bool | str | None  # True, or the id of the key that it is stored under; None: as its handler
 
 
 def check_names(options: Iterable[str]) -> None:

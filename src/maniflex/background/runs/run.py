@@ -47,6 +47,7 @@ class Run(Generic[P]):
     __slots__ = (
         "_engine",
         "_held",
+        "_key_id",
         "_remembers",
         "actor_id",
         "attempt",
@@ -80,6 +81,7 @@ class Run(Generic[P]):
         self.handed_back = False  # the worker stops and cannot wait for us
         self.over = False  # the handler returned or raised: what it left behind begins nothing any more
         self._held: Held = claimed.held
+        self._key_id = claimed.key_id
         self._remembers: StepMemory | None = None
         self._engine = engine
 
@@ -87,8 +89,15 @@ class Run(Generic[P]):
     def _memory(self) -> StepMemory:
         """Made when it is needed: most runs have no steps, and thousands a second should cost little."""
         if self._remembers is None:
-            self._remembers = StepMemory(self._engine.store, self._engine.clock)
+            self._remembers = StepMemory(
+                self._engine.store, self._engine.clock, self._engine.sealing, self._key_id
+            )
         return self._remembers
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what it leaves is stored encrypted."""
+        return self._key_id is not None
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

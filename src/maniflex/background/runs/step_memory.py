@@ -29,11 +29,22 @@ from maniflex.background.leases import Held
 from maniflex.background.runs.store import RunStore, passes
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx
-from maniflex.errors import DeclarationError, LeaseLost, RequestError, RunCancelled, ValidationFailed
+from maniflex.encryption.keyring import Keyring
+from maniflex.encryption.sealed_json import DOES_NOT_OPEN, WorkSealing
+from maniflex.errors import (
+    DeclarationError,
+    DecryptionError,
+    EncryptionNotConfigured,
+    LeaseLost,
+    RequestError,
+    RunCancelled,
+    ValidationFailed,
+)
 from maniflex.sql.statement import Sql
 
 OURS = "@"  # begins the names of what the engine remembers; of steps that begin so, another one does
 FAILED = f"{OURS}failed"
+RESULT = "workflow_step.result"  # where results of steps are stored
 UNDO_ATTEMPTS = 10
 _PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
 
@@ -53,7 +64,11 @@ class DoneStep:
 class StepMemory:
     """The memory of one run during one attempt."""
 
-    def __init__(self, store: RunStore, clock: Clock) -> None:
+    def __init__(
+        self, store: RunStore, clock: Clock, sealing: WorkSealing | None = None, key_id: str | None = None
+    ) -> None:
+        self._sealing = sealing or WorkSealing(Keyring())
+        self._key_id = key_id  # under which what is remembered is stored
         self._store = store
         self._clock = clock
         self._steps: dict[str, Any] | None = None
@@ -77,7 +92,10 @@ class StepMemory:
 
     async def _read(self, run_id: str) -> dict[str, Any]:
         rows = await self._ask(self._store.bind("steps", id=run_id), None)
-        self._steps = {row[0]: _stored_result(row[1]) for row in rows}
+        self._steps = {
+            row[0]: Unstored() if row[1] is None else await self._open(row[1], RESULT, run_id, row[0])
+            for row in rows
+        }
         self._compensated = {row[0] for row in rows if row[2]}
         self._undoable = {row[0] for row in rows if row[3]}
         self._doubted.clear()
@@ -85,7 +103,7 @@ class StepMemory:
 
     async def remember(self, held: Held, name: str, result: Any, tx: Tx | None = None) -> Any:
         """Keep something of the engine's own; gives it back as it will be read."""
-        text, value = readable_text(result, f"result of step {name!r}")
+        text, value = readable_text(result, f"result of step {name!r}", to_seal=self._key_id is not None)
         await self._write(held, name, text, False, new_id(), tx)
         self.once_written(partial(self._note, name, value, False), tx)
         return value
@@ -102,7 +120,7 @@ class StepMemory:
         """
         what, undoable = f"result of step {step.name!r}", step.compensate is not None
         try:
-            text, value = readable_text(result, what)
+            text, value = readable_text(result, what, to_seal=self._key_id is not None)
         except ValidationFailed as error:
             await self._keep_unstored(held, step, result, error, tx)
             raise
@@ -136,6 +154,9 @@ class StepMemory:
     async def _write(
         self, held: Held, name: str, text: str | None, undoable: bool, step: str, tx: Tx | None
     ) -> None:
+        if text is not None:
+            keep = self._sealing.keep_object if name.startswith(OURS) else self._sealing.keep
+            text = await keep(text, self._key_id, RESULT, held.id, name)
         if undoable:  # also when we do not live to hear that it is written
             (self._doubted if self._within(tx) else self._undoable).add(name)
         ours = {"id": held.id, "lease": held.lease}
@@ -160,7 +181,16 @@ class StepMemory:
     async def take_signal(self, run_id: str, name: str, tx: Tx) -> tuple[Any] | None:
         """The oldest signal of that name, taken; None when there is none."""
         rows = await tx.write(self._store.bind("take_signal", id=run_id, name=name))
-        return (decode_stored(rows[0][0]),) if rows else None
+        return (await self._open(rows[0][0], "workflow_signal.payload", run_id, name),) if rows else None
+
+    async def _open(self, stored: str | bytes | None, label: str, *ids: str) -> Any:
+        """The value of a stored text; `Unreadable` when it does not open."""
+        if stored is None:
+            return None
+        try:
+            return decode_stored(await self._sealing.open(stored, label, *ids))
+        except (DecryptionError, EncryptionNotConfigured):
+            return Unreadable(DOES_NOT_OPEN)
 
     @property
     def undoing(self) -> str | None:
@@ -235,11 +265,6 @@ class StepMemory:
                 if failures == 1:
                     log.warning("what a run remembers cannot be reached yet: %s", error, exc_info=error)
                 await asyncio.sleep(_PAUSE(failures).total_seconds())
-
-
-def _stored_result(stored: str | bytes | None) -> Any:
-    """The result of a stored step; SQL's NULL is that of none, for one that returned None has JSON's."""
-    return Unstored() if stored is None else decode_stored(stored)
 
 
 # The steps of one attempt that are under way: the attempt is over when they are.

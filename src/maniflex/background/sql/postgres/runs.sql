@@ -448,7 +448,7 @@ DELETE FROM workflow_step s WHERE s.workflow_id = :id AND (
            AND r.status IN ('pending', 'leased', 'succeeded')));
 
 -- name: lock
-SELECT status, waiting_for FROM workflow_run WHERE id = :id AND deleted_at IS NULL FOR UPDATE;
+SELECT status, waiting_for, type, CASE WHEN left(payload::text, 5) = '"enc:' THEN payload::text END FROM workflow_run WHERE id = :id AND deleted_at IS NULL FOR UPDATE;
 
 -- name: add_signal
 INSERT INTO workflow_signal (id, workflow_id, name, payload, created_at, updated_at)

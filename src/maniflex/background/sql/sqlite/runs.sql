@@ -360,7 +360,7 @@ DELETE FROM workflow_step WHERE workflow_id = :id AND (
            AND r.status IN ('pending', 'leased', 'succeeded')));
 
 -- name: lock
-SELECT status, waiting_for FROM workflow_run WHERE id = :id AND deleted_at IS NULL;
+SELECT status, waiting_for, type, CASE WHEN substr(payload, 1, 5) = '"enc:' THEN payload END FROM workflow_run WHERE id = :id AND deleted_at IS NULL;
 
 -- name: add_signal
 INSERT INTO workflow_signal (id, workflow_id, name, payload, created_at, updated_at)
