@@ -350,6 +350,7 @@ except DeclarationError as error:
             "auth",
         ),
     ],
+    ids=["http", "mail", "auth"],  # a key is another one in each process that collects
 )
 def test_a_missing_package_is_a_declaration_error_that_says_what_to_type(
     module: str, code: str, extra: str

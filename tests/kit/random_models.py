@@ -24,6 +24,7 @@ from maniflex import (
     many_to_many,
 )
 from maniflex import field as typed_field
+from maniflex.encryption import MemoryKeyProvider
 from maniflex.testing import FakeClock
 
 model_field: Any = typed_field  # options come from a dictionary here
@@ -41,7 +42,9 @@ KINDS: dict[str, Any] = {
     "choice": Literal["a", "b", "c"],
     "rank": Literal[1, 2, 3],
     "translated": LocaleString,
+    "encrypted": str,
 }
+KEYS = {"default": bytes(range(32)), "search": bytes(range(32, 64))}
 MODES: tuple[Any, ...] = ("split", "resolve", "dynamic", {"mode": "split", "default": "de"})
 LOCALES = ("en", "de", "pt-BR", "pt", "ar")
 POOLS: dict[str, Sequence[Any]] = {
@@ -71,6 +74,7 @@ POOLS: dict[str, Sequence[Any]] = {
     "uuid": [UUID(int=0), UUID(int=1), UUID(int=2**128 - 1), UUID("0190b3a8-7c2e-7d11-8f3a-0123456789ab")],
     "choice": ["a", "b", "c"],
     "rank": [1, 2, 3],
+    "encrypted": ["", "a", "A", "b", "ä", "Ä", "null", "x,y", 'say "hi"', "\U0001f600", "'", "100%"],
     "translated": [
         {"en": "a"}, {"en": "A", "de": "ä"}, {"de": "b", "en": ""}, {"pt-BR": "x,y", "pt": 'say "hi"'}, {},
         {"sw": "outside"}, {"en": "100%", "ar": "\U0001f600"}, {"zu": "", "de": "back\\slash"}, {"en": "'"},
@@ -106,6 +110,7 @@ class World:
     def server(self) -> tuple[Server, FakeClock]:
         clock = FakeClock(START)
         server = Server(clock=clock, static_disabled=True, locale=LocaleOptions(rtl=("ar",)))
+        server.set_key_provider(MemoryKeyProvider(KEYS, index_key="search"))
         server.register(*(model.cls for model in self.models.values()))
         return server, clock
 
@@ -148,9 +153,7 @@ def _model(random: Random, name: str) -> Declared:
     for number in range(random.randint(5, 10)):
         kind = random.choice(list(KINDS))
         attribute = f"{kind}_{number}"
-        options: dict[str, Any] = {"locale": random.choice(MODES)} if kind == "translated" else {}
-        options["filterable"] = random.random() < 0.9
-        options["sortable"] = random.random() < 0.9
+        options, is_filterable, is_sortable = _options(random, kind)
         nullable = random.random() < 0.5
         api = attribute
         if random.random() < 0.2:
@@ -161,11 +164,11 @@ def _model(random: Random, name: str) -> Declared:
         filled = {"default_factory": LocaleString} if kind == "translated" else {}
         body[attribute] = model_field(**options, **({"default": None} if nullable else filled))
         declared.kinds[api] = declared.attributes[attribute] = kind
-        declared.filterable += [api] if options["filterable"] else []
-        declared.sortable += [api] if options["sortable"] else []
+        declared.filterable += [api] if is_filterable else []
+        declared.sortable += [api] if is_sortable else []
         if nullable:
             declared.nullable |= {api, attribute}
-        elif options["sortable"] and not declared.cursor and kind != "translated":
+        elif is_sortable and not declared.cursor and kind != "translated":
             declared.cursor = api
     for hidden in ("hidden", "writeonly"):
         annotations[f"{hidden}_text"] = str
@@ -185,6 +188,17 @@ def _model(random: Random, name: str) -> Declared:
         declared.kinds["is_deleted"] = "bool"
         declared.filterable.append("is_deleted")
     return declared
+
+
+def _options(random: Random, kind: str) -> tuple[dict[str, Any], bool, bool]:
+    """The options of a field of this kind, and whether clients filter and sort by it."""
+    if kind == "encrypted":
+        index = random.choice([False, True, "casefold"])
+        return {"encrypted": True, "blind_index": index} if index else {"encrypted": True}, bool(index), False
+    options: dict[str, Any] = {"locale": random.choice(MODES)} if kind == "translated" else {}
+    options["filterable"] = random.random() < 0.9
+    options["sortable"] = random.random() < 0.9
+    return options, options["filterable"], options["sortable"]
 
 
 def _relate(

@@ -10,7 +10,7 @@ from maniflex.model.meta import Kind
 from maniflex.query.operators import OPERATORS, Takes, fitting
 from tests.kit.random_models import LOCALES, POOLS, Declared, World, noise, spelled
 
-KIND_OF = {"choice": Kind.TEXT, "rank": Kind.INT, "translated": Kind.TEXT}
+KIND_OF = {"choice": Kind.TEXT, "rank": Kind.INT, "translated": Kind.TEXT, "encrypted": Kind.TEXT}
 
 
 def request(random: Random, world: World) -> tuple[str, str]:
