@@ -45,6 +45,10 @@ async def fill(server: Server, http: Any, words: Words, others: Words) -> None:
         await server.work.submit("mail", {"customer_id": person, "to": of.new()})
         await server.work.submit("mail", {"to": of.new()}, subjects=[person])
         async with server.transaction():
+            await server.events.publish("order.seen", {"customer_id": person, "by": of.new()})
+            await server.events.publish(
+                "custom", {"by": of.new()}, subject=f"customer/{person}", headers={"by": of.new()}
+            )
             await server.outbox.enqueue("order.lost", {"address": of.new()}, subjects=[person])
             await server.outbox.enqueue("order.placed", {"address": of.new()}, about=live)
         answer = await http.post(
@@ -81,6 +85,7 @@ async def test_no_byte_of_a_person_is_left(database_url: str, tmp_path: Path) ->
         assert report.counts["er_letters"] == 1
         assert report.counts["workflow_run"] == 3
         assert report.counts["outbox_event"] == 2
+        assert report.counts["event_log"] == 2
         assert report.counts["stored_file"] == 1
         again = await server.erasure.erase(PERSON)
         assert dict(again.counts) == {}

@@ -86,6 +86,7 @@ def a_shop(url: str, directory: Path, **settings: Any) -> Server:
         idempotency.keys(), models=[Customer, Order], operations=Operation.WRITES, at="after"
     )
     server.outbox.enable()
+    server.events.enable()
 
     @server.work.handler("mail")
     async def mail(run: Run) -> dict[str, Any]:

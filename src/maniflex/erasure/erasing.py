@@ -21,7 +21,7 @@ from maniflex.erasure.plan import SubjectModel, Treatment
 from maniflex.erasure.records import BATCH, ErasedBatch, RecordEraser
 from maniflex.erasure.statements import bind, in_parts
 from maniflex.erasure.work import BATCH as ROWS
-from maniflex.erasure.work import MESSAGES, RUNS, PersonTrace, WorkEraser, WorkTable
+from maniflex.erasure.work import EVENTS, MESSAGES, RUNS, PersonTrace, WorkEraser, WorkTable
 from maniflex.errors import DeleteRestricted, SerializationFailure
 from maniflex.files.store import FileStore, Link
 from maniflex.sql.statement import by_dialect
@@ -171,6 +171,8 @@ class Erasing:
         tables = set(+self.progress.counts)
         if RUNS.table in tables:
             tables |= set(_OF_RUNS)
+        if EVENTS.table in tables:  # what functions raised over them
+            tables.add(MESSAGES.table)
         if "stored_file" in tables:
             tables.add("file_link")
         return sorted(tables)

@@ -21,7 +21,7 @@ from maniflex.erasure.ownership import Ownership, OwnerWalk
 from maniflex.erasure.past import json_values, read_pages
 from maniflex.erasure.plan import SubjectModel
 from maniflex.erasure.statements import bind, filled_in
-from maniflex.erasure.work import MESSAGES, RUNS, SCHEDULES, WorkEraser
+from maniflex.erasure.work import EVENTS, MESSAGES, RUNS, SCHEDULES, WorkEraser
 from maniflex.files.api import Files
 from maniflex.model.field import file_fields
 from maniflex.model.meta import FieldMeta, Kind
@@ -32,8 +32,9 @@ _COLUMNS = {
     RUNS.table: ("id", "type", "status", "payload", "result", "created_at"),
     MESSAGES.table: ("id", "kind", "key", "status", "payload", "created_at"),
     SCHEDULES.table: ("id", "name", "cron", "payload", "created_at"),
+    EVENTS.table: ("id", "type", "subject", "data", "headers", "time"),
 }
-_JSON = frozenset({"payload", "result", "diff", "snapshot"})
+_JSON = frozenset({"payload", "data", "headers", "result", "diff", "snapshot"})
 _VERSION = ("record_id", "version", "operation", "timestamp", "diff", "snapshot")
 _write = msgspec.json.Encoder(decimal_format="string").encode
 _read = msgspec.json.Decoder().decode

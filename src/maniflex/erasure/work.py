@@ -32,7 +32,7 @@ ERASURE_RUN = "maniflex.erasure"
 TRAIL_KIND = "maniflex.audit"  # of messages that bring records of audit trails to their sinks
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
-_PLACE = "strpos(CAST(payload AS text), CAST(:word AS text))"
+_PLACE = "strpos(CAST({0} AS text), CAST(:word AS text))"
 _SETTLING = timedelta(hours=1)  # a transaction that stores work may still be open
 _ERASED = '{"code":"erased","message":"the person it is about was erased"}'
 
@@ -96,6 +96,7 @@ class WorkTable:
     texts: tuple[str, ...]  # columns that say something
     finished: str  # the condition that nothing more happens to a row
     blank: str  # assignments
+    payload: str = "payload"  # the column whose keys at the top may name the person
 
 
 RUNS = WorkTable(
@@ -116,6 +117,16 @@ MESSAGES = WorkTable(
     "payload = NULL, raw = NULL, last_error = NULL",
 )
 SCHEDULES = WorkTable("schedules", None, False, ("payload",), "status = 'inactive'", "payload = NULL")
+# What happened cannot be undone: an event stays where it is, and is handed on without its data.
+EVENTS = WorkTable(
+    "event_log",
+    None,
+    True,
+    ("data", "scope", "headers"),
+    "true",
+    "data = NULL, scope = NULL, headers = NULL, erased = true",
+    "data",
+)
 
 
 class WorkEraser:
@@ -140,7 +151,9 @@ class WorkEraser:
         return self._tables[key]
 
     async def kinds(self) -> list[WorkTable]:
-        return [kind for kind in (RUNS, MESSAGES, SCHEDULES) if await self.has(self._adapter, kind.table)]
+        return [
+            kind for kind in (RUNS, MESSAGES, SCHEDULES, EVENTS) if await self.has(self._adapter, kind.table)
+        ]
 
     # -- runs, messages and schedules
 
@@ -156,10 +169,10 @@ class WorkEraser:
             )
             own_ids |= await self._ids(run, text, subject=self._subject)
         if fields:
-            texts = [f"{json_text(run.dialect, 'payload', name)} = :subject" for name in fields]
+            texts = [f"{json_text(run.dialect, kind.payload, name)} = :subject" for name in fields]
             # A payload that cannot be taken apart is the person's if it has her id as a text of its own.
-            place = by_dialect(run.dialect, sqlite="instr(payload, :word)", postgres=_PLACE)
-            texts.append(f"({unreadable(run.dialect, 'payload')} AND {place} > 0)")
+            place = by_dialect(run.dialect, sqlite="instr({0}, :word)", postgres=_PLACE).format(kind.payload)
+            texts.append(f"({unreadable(run.dialect, kind.payload)} AND {place} > 0)")
             text = f"SELECT id FROM {kind.table} WHERE {state} AND ({' OR '.join(texts)})"
             word = _write_json(self._subject).decode()
             own_ids |= await self._ids(run, text, subject=self._subject, word=word)
@@ -170,8 +183,16 @@ class WorkEraser:
         run, own_ids, state = Primary(self._adapter), set[str](), self._still_says(kind)
         subjects = [f"{snake_case(name)}/{one}" for name, ids in record_ids.items() for one in ids]
         for start in range(0, len(subjects) if kind.has_about else 0, BATCH):
-            text = f"SELECT id FROM {kind.table} WHERE about AMONG(:keys) AND {state}"
+            about = "subject" if kind is EVENTS else "about"
+            text = f"SELECT id FROM {kind.table} WHERE {about} AMONG(:keys) AND {state}"
             own_ids |= await self._ids(run, text, keys=subjects[start : start + BATCH])
+        if kind is EVENTS:  # their subjects may be called otherwise
+            for name, ids in record_ids.items():
+                for start in range(0, len(ids), BATCH):
+                    text = (
+                        f"SELECT id FROM event_log WHERE model = :model AND record_id AMONG(:ids) AND {state}"
+                    )
+                    own_ids |= await self._ids(run, text, model=name, ids=list(ids[start : start + BATCH]))
         return sorted(own_ids)
 
     async def _ids(self, run: Primary, text: str, **values: object) -> set[str]:
@@ -209,6 +230,9 @@ class WorkEraser:
                 " AND workflow_id AMONG(:ids)",
             ):
                 await tx.execute(bind(statement, tx.dialect, ids=names))
+        elif kind is EVENTS:  # what functions raised over them
+            statement = "UPDATE outbox_event SET last_error = NULL WHERE about AMONG(:ids)"
+            await tx.execute(bind(statement, tx.dialect, ids=[f"event/{id}" for id in names]))
         return count
 
     async def _fail(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> None:
@@ -235,7 +259,7 @@ class WorkEraser:
                 " updated_at = :now WHERE id AMONG(:ids) AND status = 'pending'"
             )
             await tx.execute(bind(text, tx.dialect, ids=names, now=moment))
-        else:
+        elif kind is SCHEDULES:
             text = (
                 "UPDATE schedules SET status = 'inactive', next_run_at = NULL, last_error = 'erased',"
                 " updated_at = :now WHERE id AMONG(:ids)"

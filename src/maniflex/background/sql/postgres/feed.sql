@@ -8,7 +8,8 @@ CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (seq) WHERE posit
 CREATE SEQUENCE IF NOT EXISTS event_log_seq;
 
 -- name: unrouted
-SELECT id, type, key, tenant_id FROM event_log WHERE position IS NULL ORDER BY seq LIMIT :limit;
+-- A copy of a SQLite database has no numbers.
+SELECT id, type, key, tenant_id FROM event_log WHERE position IS NULL ORDER BY seq, created_at, id LIMIT :limit;
 
 -- name: is_taker_behind
 SELECT EXISTS (SELECT 1 FROM event_group g, event_position p WHERE g.name = ANY(:names::text[]) AND g.position < p.last);
@@ -124,7 +125,7 @@ DELETE FROM event_log WHERE id = ANY(ARRAY(
 RETURNING position;
 
 -- name: erase
-UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now::timestamptz WHERE subject = :subject RETURNING id;
+UPDATE event_log SET data = NULL, scope = NULL, headers = NULL, erased = true, updated_at = :now::timestamptz WHERE subject = :subject RETURNING id;
 
 -- name: lead_bridge
 -- One process at a time copies the feed; it says so again with every batch.

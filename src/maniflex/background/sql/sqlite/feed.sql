@@ -108,7 +108,7 @@ DELETE FROM event_log WHERE id IN (
 RETURNING position;
 
 -- name: erase
-UPDATE event_log SET data = NULL, scope = NULL, erased = true, updated_at = :now WHERE subject = :subject RETURNING id;
+UPDATE event_log SET data = NULL, scope = NULL, headers = NULL, erased = true, updated_at = :now WHERE subject = :subject RETURNING id;
 
 -- name: lead_bridge
 -- One process at a time copies the feed; it says so again with every batch.
