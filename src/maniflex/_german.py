@@ -656,8 +656,8 @@ GERMAN = {
     "the feed of events cannot be continued from this cursor; begin anew": (
         "der Strom der Ereignisse lässt sich von diesem Cursor nicht fortsetzen; bitte neu beginnen"
     ),
-    "{group} is a bridge; a broker hands events to its groups again itself": (
-        "{group} ist eine Brücke; ein Broker gibt seinen Gruppen Ereignisse selbst noch einmal"
+    "{group} is a {kind}, which has no deliveries of the feed to make again": (
+        "{group} ist vom Typ {kind} und hat keine Zustellungen, die sich wiederholen ließen"
     ),
     "the headers of the event are not valid": "die Kopfzeilen des Ereignisses sind ungültig",
     "the data of {type} are not what it declares": "die Daten von {type} sind nicht, was es angibt",

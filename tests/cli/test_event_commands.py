@@ -20,9 +20,13 @@ T = TypeVar("T")
 
 APP = """
 from pathlib import Path
-from maniflex import Config, Server
+from maniflex import Config, Model, Server
+
+class Part(Model, events=True):
+    name: str
 
 server = Server(Config.from_env())
+server.register(Part)
 server.events.enable()
 
 @server.events.subscribe("order.*", group="billing", max_retry=0)
@@ -175,3 +179,15 @@ def test_a_worker_routes_and_delivers(commands: Commands) -> None:
         until(lambda: asked(commands.url, groups), "the group begins")
         publish(commands.url, "order.placed", "order.paid")
         until(lambda: len(seen(commands)) == 2, "both events are handled")
+
+
+def test_an_import_makes_events(commands: Commands) -> None:
+    commands("drain", "app:server")
+    (commands.here / "parts.csv").write_text("name\nbolt\nnut\n")
+
+    commands("import", "app:server", "Part", "parts.csv", "--unscoped")
+
+    commands("drain", "app:server")
+    events = commands.json("events", "tail", "app:server", "part.*")
+    assert sorted(one["data"]["name"] for one in events) == ["bolt", "nut"]
+    assert {one["type"] for one in events} == {"part.created"}

@@ -756,8 +756,8 @@ class Events(DeclaredPart):
         """Hand events that are kept to a group again, with the ids they had; how many."""
         environment = self.require_sealed()
         state = await self.group_state(group)
-        if state.kind == BRIDGE:
-            raise Conflict(f"{group} is a bridge; a broker hands events to its groups again itself")
+        if state.kind != HANDLER:
+            raise Conflict(f"{group} is a {state.kind}, which has no deliveries of the feed to make again")
         if after is not None and since is None:
             start = await self.position_of(after)
         elif since is not None and after is None:
