@@ -21,6 +21,9 @@ from maniflex.sql.statement import Dialect, Sql
 PARTITIONED = "MANIFLEX_TEST_PARTITIONS"  # what the option sets
 DURABLE = (
     "tests/background",
+    "tests/events/test_groups.py",
+    "tests/events/test_feed.py",
+    "tests/events/test_every_write.py",
     "tests/mail",
     "tests/concurrency",
     "tests/http/test_run*.py",
