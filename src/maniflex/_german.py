@@ -673,4 +673,21 @@ GERMAN = {
     "there is no handler of this type here; the types that begin with it are {name}": (
         "es gibt hier keinen Handler dieses Typs; die Typen, die so beginnen, sind {name}"
     ),
+    "the code of this endpoint is not in this process": (
+        "der Code dieses Endpunkts ist nicht in diesem Prozess"
+    ),
+    "the delivery waits already": "die Zustellung wartet bereits",
+    "code declares this endpoint": "diesen Endpunkt gibt der Code vor",
+    "there are {count} endpoints, and no more are allowed": (
+        "es gibt {count} Endpunkte, und mehr sind nicht erlaubt"
+    ),
+    "{pattern} is not offered; there is {patterns}": "{pattern} wird nicht angeboten; es gibt {patterns}",
+    "a URL begins with https://": "eine Adresse beginnt mit https://",
+    "{name} has no time zone": "{name} hat keine Zeitzone",
+    "the header {name} is written by the server": "die Kopfzeile {name} schreibt der Server",
+    "{name} is not the name of a header": "{name} ist kein Name einer Kopfzeile",
+    "the value of {name} is not of visible ASCII characters": (
+        "der Wert von {name} besteht nicht aus sichtbaren ASCII-Zeichen"
+    ),
+    "there are at most {most}": "es gibt höchstens {most}",
 }

@@ -285,12 +285,12 @@ def test_mistakes_of_endpoints_stop_the_start() -> None:
 async def test_deliveries_of_events_that_another_router_routed_are_made(sqlite_url: str) -> None:
     """A process without the webhooks, of a version before, gives the positions."""
     async with scripted(OK) as receiver:
-        async with serving(sqlite_url, to(receiver)):
+        async with serving(sqlite_url, to(receiver, ordering="endpoint")):
             pass
         async with serving(sqlite_url, lambda server: None) as old:
             await publish(old, "a", "b")
             await old.events.drain()
-        async with serving(sqlite_url, to(receiver)) as server:
+        async with serving(sqlite_url, to(receiver, ordering="endpoint")) as server:
             await publish(server, "c")
             assert await server.webhooks.drain() == 3
             assert await server.webhooks.drain() == 0

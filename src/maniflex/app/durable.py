@@ -48,7 +48,7 @@ from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
 from maniflex.pipeline.in_process import bind_run
 from maniflex.pipeline.registration import Pipeline
-from maniflex.pipeline.routes import Endpoint
+from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.rules.scopes import ScopeRule
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
@@ -120,11 +120,19 @@ class Durable:
         """Webhooks, loaded when they are first asked for."""
         if self._webhooks is None:
             from maniflex.background.webhooks.api import Webhooks
+            from maniflex.background_api.webhooks import WebhookRoutes
 
             self._webhooks = Webhooks(self.events)
+            self.part_routes = (*self.part_routes, WebhookRoutes(self._webhooks))
             if self._environment is not None:
                 self._webhooks.attach(self._environment)
         return self._webhooks
+
+    def judge_by(self, routes: RouteBuilder) -> None:
+        """The models have their routes: trails and webhooks show what these would."""
+        self.audit_routes.prepare(routes)
+        if self._webhooks is not None:
+            self._webhooks.judge_by(routes)
 
     async def prepare(self) -> None:
         """Write down who takes events, before anything is published."""

@@ -257,7 +257,7 @@ class DurableRoutes(Feature):
         return [*durable.problems(), *captures, *durable.audit.problems(runtime)]
 
     def prepare(self, draft: ServerDraft) -> None:
-        draft.declaration.durable.audit_routes.prepare(draft.routes)
+        draft.declaration.durable.judge_by(draft.routes)
 
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         declaration = draft.declaration

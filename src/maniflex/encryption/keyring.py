@@ -161,9 +161,11 @@ class Keyring:
 
     def seal_text(self, text: str, label: str, name: str) -> str:
         """As `seal_copy`, of a text that the framework keeps."""
-        if self.own_key is None:
-            return text
-        return to_text(self.seal_now(self.own_key, text.encode(), context_of(label, name)))
+        return text if self.own_key is None else self.seal_text_under(self.own_key, text, label, name)
+
+    def seal_text_under(self, key_id: str, text: str, label: str, name: str) -> str:
+        """The text, sealed under this key."""
+        return to_text(self.seal_now(key_id, text.encode(), context_of(label, name)))
 
     def open_text(self, stored: str, label: str, name: str) -> str:
         """The text of what was kept; what was kept before there were keys is as it is."""

@@ -322,6 +322,16 @@ class Events(DeclaredPart):
         return self._types
 
     @property
+    def own_sources(self) -> frozenset[str]:
+        """What events of this application have as their source."""
+        return frozenset({self.source, *(e.source for e in self._entries if e.source is not None)})
+
+    def makes_own_data(self, model: type[Model]) -> bool:
+        """Whether a function of the application makes the data of a model's events."""
+        emits = [*self._by_class.get(model, ()), *(entry.options for entry in self._entries)]
+        return any(callable(emit.data) for emit in emits)
+
+    @property
     def is_used(self) -> bool:
         return self._enabled or bool(
             self._groups or self._by_class or self._types or self._uses or self._entries
@@ -414,7 +424,7 @@ class Events(DeclaredPart):
             name: relay.worker(lambda name=name: name in self._paused)  # type: ignore[misc]
             for name, relay in self._relays.items()
         }
-        own_sources = frozenset({self.source, *(e.source for e in self._entries if e.source is not None)})
+        own_sources = self.own_sources
         self._bridges = [
             Bridge(
                 use,

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from maniflex._callables import explain_arguments
+from maniflex._ids import new_id
 from maniflex._json import decode
+from maniflex._outbound import address_problem, url_problem
 from maniflex._service import Service
+from maniflex._webhook_signatures import new_key_pair, new_secret
+from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.feed.api import Events
+from maniflex.background.feed.audience import Audience
 from maniflex.background.feed.capture import EventWriter
 from maniflex.background.metrics import Labels
 from maniflex.background.parameters import PACKAGE
+from maniflex.background.webhooks.attempt import AttemptOutcome, make_request
 from maniflex.background.webhooks.endpoint import TIMEOUT, Destination, declare_endpoint, pattern_problems
 from maniflex.background.webhooks.model import (
     BodyFormat,
@@ -34,29 +41,49 @@ from maniflex.background.webhooks.store import Disabled, StoredEndpoint, Webhook
 from maniflex.db.port import Tx
 from maniflex.db.write_seam import after_commit_once
 from maniflex.encryption.keyring import Keyring
-from maniflex.errors import DatabaseError, DeclarationError
-from maniflex.events.event import Event
+from maniflex.errors import DatabaseError, DeclarationError, NotFound
+from maniflex.events.event import CONTROL, Event
+from maniflex.events.patterns import covers, matcher, read_patterns
 from maniflex.model.base import Model
+from maniflex.pipeline.context import AuthInfo
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.sql.statement import Dialect, Sql, schema_statements
 
+PING = "webhook.ping"
+SIGNS_ALONG = timedelta(hours=24)
+REPLAYED_AT_ONCE = 500
 DISABLED = "webhook.endpoint_disabled"  # the type of the event that tells of it
 DISABLE_AFTER = timedelta(days=5)
-SEALED_AS = "webhook_endpoint.secret"  # what sealed texts are bound to, with the id of the endpoint
+SEALED_AS = "webhook_endpoint.secret"  # what sealed_secret texts are bound to, with the id of the endpoint
 UNSERVED = "unserved"
 _TOUCH_EVERY = timedelta(minutes=1)
 _MOST_ENDPOINTS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What callers may have over REST."""
+
+    events: tuple[str, ...]
+    role: str | None
+    admin_role: str
+    max_endpoints: int
+    allow_http: bool
+    allow_private: bool
+    legacy_signature: bool
+    routes: bool
+
+
 class Webhooks(DeclaredPart):
     """Declares endpoints, sends events to them, and looks after what is on its way."""
 
-    too_late: ClassVar = "the server is sealed; webhooks are declared before it starts"
+    too_late: ClassVar = "the server is sealed_secret; webhooks are declared before it starts"
     too_early: ClassVar = "webhooks are used once the server is started"
     not_used: ClassVar = (
         "webhooks are not in use: server.webhooks.send(url, pattern, secret=...), service.webhook(...), or"
         " server.webhooks.enable(events=[...]) before the start"
     )
-    store: WebhookStore  # from the moment the server is sealed, as the rest down to `sender`
+    store: WebhookStore  # from the moment the server is sealed_secret, as the rest down to `sender`
     sender: Sender
 
     def __init__(self, events: Events) -> None:
@@ -68,6 +95,8 @@ class Webhooks(DeclaredPart):
         self._touched_at: datetime | None = None
         self._worker: WebhookWorker | None = None
         self.keys = Keyring()
+        self.offer: Offer | None = None
+        self.audience: Audience | None = None  # once the routes of the models are known
         self.disable_after = DISABLE_AFTER
 
     # -- declaring
@@ -129,6 +158,49 @@ class Webhooks(DeclaredPart):
     def _use(self) -> None:
         self._enabled = True
         self._events.use_feed()
+
+    @explain_arguments("server.webhooks.enable")
+    def enable(
+        self,
+        events: Sequence[str],
+        *,
+        role: str | None = None,
+        admin_role: str = "admin",
+        max_endpoints: int = _MOST_ENDPOINTS,
+        allow_http: bool = False,
+        allow_private: bool = False,
+        legacy_signature: bool = False,
+        disable_after: timedelta | float = DISABLE_AFTER,
+        routes: bool = True,
+    ) -> None:
+        """Let callers have endpoints of their own over REST, for events of these patterns alone.
+
+        With a `role`, callers who have it. `max_endpoints` counts per tenant, or per caller who has none.
+        """
+        self.require_open()
+        texts, problems = read_patterns(tuple(events))
+        if not texts and not problems:
+            problems.append("events=[] offers nothing")
+        problems += role_problems(admin_role)
+        if role is not None:
+            problems += [text.replace("admin_role", "role") for text in role_problems(role)]
+        problems += switch_problems(
+            allow_http=allow_http,
+            allow_private=allow_private,
+            legacy_signature=legacy_signature,
+            routes=routes,
+        )
+        problems += duration_problems(disable_after=disable_after)
+        if type(max_endpoints) is not int or max_endpoints < 1:
+            problems.append("max_endpoints is a number above zero")
+        self._problems += [f"webhooks.enable: {problem}" for problem in problems]
+        self._use()
+        if problems:
+            return
+        self.disable_after = as_duration(disable_after, "disable_after")
+        self.offer = Offer(
+            tuple(texts), role, admin_role, max_endpoints, allow_http, allow_private, legacy_signature, routes
+        )
 
     # -- being wired
 
@@ -232,44 +304,70 @@ class Webhooks(DeclaredPart):
         """The endpoint with its secrets; None where that is not known here."""
         if id in self._declared:
             return self._declared[id]
-        stored = await self.store.find(id)
-        if stored is None or stored.is_declared or stored.status != EndpointStatus.ENABLED:
+        row = await self.store.find(id)
+        if self.offer is None:  # nobody here says who may see what
             return None
-        return self.opened(stored)
+        if row is None or row.is_declared or row.status != EndpointStatus.ENABLED:
+            return None
+        return self.open_endpoint(row)
 
-    def opened(self, stored: StoredEndpoint) -> Destination:
+    def open_endpoint(self, row: StoredEndpoint) -> Destination:
         """An endpoint of a client, as a value."""
         now = self.require_sealed().clock.now()
-        secrets = [stored.secret]
-        if stored.old_until is not None and stored.old_until > now:
-            secrets.append(stored.old_secret)
+        secrets = [row.secret]
+        if row.old_until is not None and row.old_until > now:
+            secrets.append(row.old_secret)
         return Destination(
-            stored.id,
-            stored.url,
-            stored.patterns,
+            row.id,
+            row.url,
+            row.patterns,
             None,
-            BodyFormat(stored.format),
-            Ordering(stored.ordering),
-            Signing(stored.signing),
-            stored.timeout,
-            {} if stored.headers is None else decode(self.open_text(stored.headers, stored.id)),
-            tuple(self.open_text(one, stored.id) for one in secrets if one is not None),
-            actor_id=stored.actor_id,
-            tenant_id=stored.tenant_id,
+            BodyFormat(row.format),
+            Ordering(row.ordering),
+            Signing(row.signing),
+            row.timeout,
+            {} if row.headers is None else decode(self.open_text(row.headers, row.id)),
+            tuple(self.open_text(one, row.id) for one in secrets if one is not None),
+            legacy_signature=self.offer is not None and self.offer.legacy_signature,
+            allow_private=self.offer is not None and self.offer.allow_private,
+            actor_id=row.actor_id,
+            tenant_id=row.tenant_id,
             is_declared=False,
         )
 
     def seal_text(self, text: str, id: str) -> str:
-        """A secret of an endpoint as it is stored."""
-        return self.keys.seal_text(text, SEALED_AS, id)
+        """A secret of an endpoint for its row: sealed, where the application has a key provider."""
+        key_id = self.key_id
+        return text if key_id is None else self.keys.seal_text_under(key_id, text, SEALED_AS, id)
 
-    def open_text(self, stored: str, id: str) -> str:
-        """A stored secret as it is."""
-        return self.keys.open_text(stored, SEALED_AS, id)
+    @property
+    def key_id(self) -> str | None:
+        """The key that secrets are sealed under; None where they are kept as they are."""
+        has_provider = self.keys.is_declared and self.keys.provider is not None
+        return self.keys.own_key or ("default" if has_provider else None)
+
+    def open_text(self, row: str, id: str) -> str:
+        """A row secret as it is."""
+        return self.keys.open_text(row, SEALED_AS, id)
 
     async def view(self, endpoint: Destination, event: Event) -> Event | None:
         """The event as the owner of the endpoint may see it; of an endpoint of code, that is code."""
-        return event if endpoint.is_declared else None
+        if endpoint.is_declared:
+            return event
+        if self.audience is None or (endpoint.tenant_id or None) != (event.tenant_id or None):
+            return None
+        auth = AuthInfo(
+            endpoint.actor_id or "",
+            tenant_id=endpoint.tenant_id or "",
+            identity_type="service_account",
+            auth_method="webhook",
+        )
+        return await self.audience.view(auth, event)
+
+    def judge_by(self, routes: RouteBuilder) -> None:
+        """The models have their routes: events are judged by them."""
+        if self.offer is not None:
+            self.audience = Audience(routes, self._events, routes.runtime.clock.now)
 
     async def tell_disabled(self, tx: Tx, id: str, endpoint: Disabled, reason: str) -> None:
         """Publish that an endpoint was disabled."""
@@ -284,6 +382,104 @@ class Webhooks(DeclaredPart):
 
     # -- operating
 
+    def now(self) -> datetime:
+        """The time by the server's clock."""
+        return self.require_sealed().clock.now()
+
+    def problems_of(self, url: str | None, patterns: Sequence[str] | None) -> list[dict[str, str]]:
+        """What is wrong with a URL and patterns that a client says."""
+        assert self.offer is not None
+        details: list[dict[str, str]] = []
+        if url is not None and (problem := self._url_problem(url)) is not None:
+            details.append({"field": "url", **problem})
+        if patterns is None:
+            return details
+        details += [
+            {"field": "patterns", "code": "bad_pattern", "message": text}
+            for text in pattern_problems(patterns)
+        ]
+        for place, pattern in enumerate(patterns if not details else ()):
+            if not any(covers(one, pattern) for one in self.offer.events):
+                message = f"{pattern} is not offered; there is {', '.join(self.offer.events)}"
+                details.append({"field": f"patterns[{place}]", "code": "not_offered", "message": message})
+        return details
+
+    def _url_problem(self, url: str) -> dict[str, str] | None:
+        assert self.offer is not None
+        if problem := url_problem(url):
+            return {"code": "url", "message": problem}
+        if not self.offer.allow_http and not url.lower().startswith("https:"):
+            return {"code": "https", "message": "a URL begins with https://"}
+        if not self.offer.allow_private and (problem := address_problem(url)):
+            return {"code": "not_public", "message": problem}
+        return None
+
+    async def rotate(self, tx: Tx, row: StoredEndpoint) -> tuple[str, str | None]:
+        """Give an endpoint another secret, and a public key of it; the one before signs along for a day."""
+        now = self.require_sealed().clock.now()
+        secret, public_key = new_key(Signing(row.signing))
+        sealed_secret = self.seal_text(secret, row.id)
+        await self.store.set_secret(tx, row.id, sealed_secret, public_key, now + SIGNS_ALONG, now)
+        return secret, public_key
+
+    async def test(self, endpoint: Destination) -> AttemptOutcome:
+        """Send `webhook.ping`; what came back."""
+        now = self.require_sealed().clock.now()
+        id = new_id()
+        ping = Event(PING, {"endpoint_id": endpoint.id}, id=id, time=now)
+        return await self.sender.post(endpoint, make_request(endpoint, id, ping, now))
+
+    async def replay(
+        self,
+        id: str,
+        since: datetime,
+        until: datetime | None = None,
+        patterns: Sequence[str] | None = None,
+    ) -> int:
+        """Deliver what is kept of the feed to an endpoint again, with the ids it had; how many events."""
+        environment = self.require_sealed()
+        row = await self.store.find(id)
+        if row is None:
+            raise NotFound()
+        wants = matcher(tuple(patterns) if patterns is not None else row.patterns)
+        own = matcher(row.patterns)
+        feed, now = self._events.store, environment.clock.now()
+        position, count = await feed.first_since(since), 0
+        while events := await feed.read(position, REPLAYED_AT_ONCE):
+            deliveries = [
+                (one.row_id, one.event.type, id)
+                for one in events
+                if one.event.time >= since
+                and (until is None or one.event.time < until)
+                and not one.event.type.startswith(CONTROL)
+                and wants(one.event.type)
+                and own(one.event.type)
+                and (row.is_declared or (row.tenant_id or None) == (one.event.tenant_id or None))
+            ]
+            count += await self.store.make(environment.adapter, deliveries, now)
+            position = events[-1].event.position or position
+        self.wake()
+        return count
+
+    async def recover(self, id: str, since: datetime) -> int:
+        """Send what failed or was cancelled since then; how many."""
+        environment = self.require_sealed()
+        count = await self.store.recover(environment.adapter, id, since, environment.clock.now())
+        self.wake()
+        return count
+
+    async def resend(self, id: str) -> bool:
+        """Send a settled delivery once more; False where it waits already."""
+        environment = self.require_sealed()
+        is_sent = await self.store.resend(environment.adapter, id, environment.clock.now())
+        self.wake()
+        return is_sent
+
+    async def enable_endpoint(self, id: str) -> bool:
+        """Tell a disabled endpoint of events again."""
+        environment = self.require_sealed()
+        return await self.store.enable(environment.adapter, id, environment.clock.now())
+
     async def drain(self) -> int:
         """Route all that is committed and send all that is due; how many attempts were made."""
         self.require_sealed()
@@ -295,3 +491,8 @@ class Webhooks(DeclaredPart):
 
     async def _count_pending(self) -> list[tuple[Labels, float]]:
         return [((), float(await self.store.pending_count()))]
+
+
+def new_key(signing: Signing) -> tuple[str, str | None]:
+    """A fresh secret, or a private key with its public one."""
+    return new_key_pair() if signing is Signing.ED25519 else (new_secret(), None)

@@ -111,14 +111,14 @@ def settle(
     """What becomes of a delivery by its latest attempt, the `tries`-th since it was made or sent again."""
     if outcome.is_success:
         return DeliveryChange(DeliveryStatus.DELIVERED)
-    asked = outcome.retry_after if outcome.status in (_TOO_MANY, _UNAVAILABLE) else None
-    pause_until = now + asked if asked is not None and outcome.status == _TOO_MANY else None
+    wait_asked_for = outcome.retry_after if outcome.status in (_TOO_MANY, _UNAVAILABLE) else None
+    pause_until = now + wait_asked_for if wait_asked_for is not None and outcome.status == _TOO_MANY else None
     if outcome.status == _GONE:
         return DeliveryChange(DeliveryStatus.CANCELLED, is_gone=True)
     if tries > len(PAUSES):
         return DeliveryChange(DeliveryStatus.FAILED, pause_until=pause_until)
     spread = 0.9 + 0.2 * (random() if jitter is None else jitter)
-    wait = PAUSES[tries - 1] * spread if asked is None else asked
+    wait = PAUSES[tries - 1] * spread if wait_asked_for is None else wait_asked_for
     return DeliveryChange(DeliveryStatus.PENDING, now + wait, pause_until)
 
 

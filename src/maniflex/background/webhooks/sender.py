@@ -80,9 +80,9 @@ class PublicClients:
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as failure:
             # Not its text, which may name an address.
             return AttemptOutcome(error=f"the request failed: {type(failure).__name__}")
-        asked = read_retry_after(answer.headers.get("retry-after"), now)
+        retry_after = read_retry_after(answer.headers.get("retry-after"), now)
         error = None if 200 <= answer.status < 300 else f"answered {answer.status}"
-        return AttemptOutcome(answer.status, error, clean(answer.text, MOST_KEPT) or None, asked)
+        return AttemptOutcome(answer.status, error, clean(answer.text, MOST_KEPT) or None, retry_after)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -84,8 +84,8 @@ class WebhookStore:
         """The endpoints that are told of events: id, patterns, tenant, and whether code declares them."""
         rows = await run.fetch(self._sql["takers"].bind())
         return [
-            (id, tuple(_json(patterns)), tenant_id, bool(declared))
-            for id, patterns, tenant_id, declared in rows
+            (id, tuple(_json(patterns)), tenant_id, bool(is_declared))
+            for id, patterns, tenant_id, is_declared in rows
         ]
 
     async def make(self, run: Executor, deliveries: Sequence[tuple[str, str, str]], now: datetime) -> int:
@@ -234,6 +234,30 @@ class WebhookStore:
         [[count]] = await run.fetch(statement)
         return int(count)
 
+    async def lock_owner(self, tx: Tx, owner: str) -> None:
+        """Let one request at a time count and add endpoints of an owner."""
+        await tx.fetch(self._sql["lock_owner"].bind(owner=f"webhook_endpoint/{owner}"))
+
+    async def add(
+        self, tx: Tx, endpoint: StoredEndpoint, description: str | None, public_key: str | None, now: datetime
+    ) -> None:
+        """Store an endpoint of a client."""
+        values = endpoint._asdict()
+        values |= {"patterns": encode_plain(list(endpoint.patterns)), "now": self.time(now)}
+        values |= {"description": description, "public_key": public_key}
+        await tx.write(self._sql["add"].bind_all(values))
+
+    async def change(self, tx: Tx, id: str, changes: Mapping[str, Any], now: datetime) -> None:
+        """Write fields of an endpoint."""
+        for name, value in changes.items():
+            column = encode_plain(value) if name == "patterns" else value
+            statement = self._sql[f"set_{name}"].bind(id=id, value=column, now=self.time(now))
+            await tx.write(statement)
+
+    async def remove(self, tx: Tx, id: str) -> None:
+        """Remove an endpoint."""
+        await tx.write(self._sql["remove"].bind(id=id))
+
     async def set_secret(
         self, tx: Executor, id: str, secret: str, public_key: str | None, old_until: datetime, now: datetime
     ) -> bool:
@@ -286,15 +310,15 @@ class WebhookTaker:
         if not endpoints:
             return 0
         deliveries: list[tuple[str, str, str]] = []
-        wanted: dict[tuple[str, str | None], list[str]] = {}
+        ids_by_type: dict[tuple[str, str | None], list[str]] = {}
         declared_ids = {id for id, _, _, is_declared in endpoints if is_declared}
         for id, type, _, tenant_id in events:
             if type.startswith(CONTROL):
                 deliveries += _delivery_of_entry(id, type, declared_ids)
                 continue
-            ids = wanted.get((type, tenant_id))
+            ids = ids_by_type.get((type, tenant_id))
             if ids is None:
-                ids = wanted[type, tenant_id] = [
+                ids = ids_by_type[type, tenant_id] = [
                     endpoint_id
                     for endpoint_id, patterns, own_tenant, is_declared in endpoints
                     if (is_declared or (own_tenant or None) == (tenant_id or None))
@@ -317,8 +341,8 @@ class WebhookTaker:
 
 def taker_of(store: WebhookStore, on_made: Callable[[Tx], None]) -> Taker:
     """What the router hands events to."""
-    needed = "EXISTS (SELECT 1 FROM webhook_delivery w WHERE w.event_id = e.id AND w.status = 'pending')"
-    return Taker("maniflex.webhooks", needed, WebhookTaker(store, on_made).take)
+    condition = "EXISTS (SELECT 1 FROM webhook_delivery w WHERE w.event_id = e.id AND w.status = 'pending')"
+    return Taker("maniflex.webhooks", condition, WebhookTaker(store, on_made).take)
 
 
 def _matches_nothing(type: str) -> bool:

@@ -136,3 +136,27 @@ RETURNING id;
 
 -- name: forget_attempts_of
 DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = :endpoint_id);
+
+-- name: remove
+DELETE FROM webhook_endpoint WHERE id = :id AND NOT is_declared RETURNING id;
+
+-- name: set_url
+UPDATE webhook_endpoint SET url = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_description
+UPDATE webhook_endpoint SET description = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_format
+UPDATE webhook_endpoint SET format = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_ordering
+UPDATE webhook_endpoint SET ordering = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_headers
+UPDATE webhook_endpoint SET headers = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_timeout
+UPDATE webhook_endpoint SET timeout = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: set_actor_id
+UPDATE webhook_endpoint SET actor_id = :value, updated_at = :now WHERE id = :id RETURNING id;

@@ -57,3 +57,16 @@ UPDATE webhook_endpoint SET served_at = :now WHERE id = ANY(:ids::text[]) AND is
 
 -- name: prune_attempts
 DELETE FROM webhook_attempt WHERE delivery_id = ANY(:ids::text[]);
+
+-- name: add
+INSERT INTO webhook_endpoint (id, url, patterns, description, format, ordering, signing, headers, timeout, status, secret,
+                              public_key, actor_id, tenant_id, is_declared, created_at, updated_at)
+VALUES (:id, :url, :patterns::json, :description, :format, :ordering, :signing, :headers, :timeout, 'enabled', :secret,
+        :public_key, :actor_id, :tenant_id, false, :now, :now)
+RETURNING id;
+
+-- name: set_patterns
+UPDATE webhook_endpoint SET patterns = :value::json, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: lock_owner
+SELECT pg_advisory_xact_lock(hashtextextended(:owner::text, 0));

@@ -54,3 +54,17 @@ UPDATE webhook_endpoint SET served_at = :now WHERE id IN (SELECT value FROM json
 
 -- name: prune_attempts
 DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT value FROM json_each(:ids));
+
+-- name: add
+INSERT INTO webhook_endpoint (id, url, patterns, description, format, ordering, signing, headers, timeout, status, secret,
+                              public_key, actor_id, tenant_id, is_declared, created_at, updated_at)
+VALUES (:id, :url, :patterns, :description, :format, :ordering, :signing, :headers, :timeout, 'enabled', :secret,
+        :public_key, :actor_id, :tenant_id, false, :now, :now)
+RETURNING id;
+
+-- name: set_patterns
+UPDATE webhook_endpoint SET patterns = :value, updated_at = :now WHERE id = :id RETURNING id;
+
+-- name: lock_owner
+-- There is one writer at a time anyway.
+SELECT :owner;
