@@ -191,3 +191,31 @@ def test_an_import_makes_events(commands: Commands) -> None:
     events = commands.json("events", "tail", "app:server", "part.*")
     assert sorted(one["data"]["name"] for one in events) == ["bolt", "nut"]
     assert {one["type"] for one in events} == {"part.created"}
+
+
+def test_the_feed_goes_on_in_another_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str, postgres_url: str
+) -> None:
+    """Positions, epoch and groups are copied; what had no position gets one in the order of writing."""
+    (tmp_path / "app.py").write_text(APP)
+    commands = Commands(tmp_path, sqlite_url, monkeypatch)
+
+    commands("drain", "app:server")
+    publish(sqlite_url, "order.placed", "order.paid")
+    commands("drain", "app:server")
+    cursor = asked(sqlite_url, lambda server: server.events.position())
+    publish(sqlite_url, "order.a", "order.b", "order.c")
+
+    commands("copy", "app:server", "--from", sqlite_url, "--to", postgres_url)
+
+    monkeypatch.setenv("DB_WRITE_URL", postgres_url)
+    publish(postgres_url, "order.d")
+    commands("drain", "app:server")
+    assert seen(commands) == ["order.placed", "order.paid", "order.a", "order.b", "order.c", "order.d"]
+    events = asked(postgres_url, lambda server: server.events.read(after=cursor))
+    assert [(one.position, one.type) for one in events] == [
+        (3, "order.a"),
+        (4, "order.b"),
+        (5, "order.c"),
+        (6, "order.d"),
+    ]
