@@ -88,11 +88,15 @@ class Compiled:
     text: str
     order: tuple[str, ...]
     locales: Mapping[str, str] = field(default_factory=dict)  # parameters that its shape decides
+    _pick: Callable[[Mapping[str, Any]], Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pick", _picker(self.order))
 
     def bind(self, values: Mapping[str, Any]) -> Sql:
         if self.locales:
             values = {**values, **self.locales}
-        return Sql(self.text, tuple([values[name] for name in self.order]))
+        return Sql(self.text, self._pick(values))
 
 
 def compile_statement(statement: ClauseElement, dialect: Dialect) -> Compiled:
