@@ -74,7 +74,9 @@ class ModelSql:
         self.cipher = RowCipher(meta, keys) if is_encrypted else None
         self.asks_elsewhere = is_encrypted and keys.waits  # for what its rows hold
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
-        self.all_plain = not is_encrypted and not any(self.encoders.values())
+        # The usual write has few values that must be encoded, so they are looked for among these.
+        self.conversions = {name: convert for name, convert in self.encoders.items() if convert is not None}
+        self.all_plain = not is_encrypted and not self.conversions
         self.lock_values = self._lock_values()
         self.decode = self.decoder(meta.fields)
         self._peers: Mapping[str, ModelSql] = {}

@@ -228,11 +228,11 @@ def encode_values(
     """Values as parameters; those of encrypted fields are bound to the id of their record."""
     if model.all_plain:
         return values
-    encoders = model.encoders
-    encoded = {
-        name: value if value is None or (convert := encoders[name]) is None else convert(value)
-        for name, value in values.items()
-    }
+    encoded = {**values}
+    for name in model.conversions.keys() & values:
+        value = values[name]
+        if value is not None:
+            encoded[name] = model.conversions[name](value)
     if model.cipher is not None:
         model.cipher.seal(encoded, record_id)
     return encoded
