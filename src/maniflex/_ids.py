@@ -14,34 +14,50 @@ from time import time_ns
 
 MOST_EVENTS = 10_000  # of one statement
 _TAIL_END = 1 << 48
-_RANDOM = 1280  # bytes that are asked for at once
+_LOWER_HALF = _TAIL_END // 2 - 1
+_OF_A_START = 10  # random bytes, for 73 bits
+_RANDOM = 128 * _OF_A_START  # bytes that are asked for at once
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Sequence:
     """Where the process stands: the text its current millisecond begins with, and a 48-bit counter."""
 
-    __slots__ = ("_random", "lock", "millisecond", "prefix", "tail")
+    __slots__ = ("_next", "_random", "lock", "millisecond", "prefix", "tail")
 
     def __init__(self) -> None:
-        self._random = b""
+        self._random, self._next = b"", 0  # random bytes, and how many of them are used up
         self.lock = Lock()
         self.millisecond = 0
         self.prefix = ""
         self.tail = 0
 
+    def make(self, now: int) -> str:
+        """The next id, in this millisecond or, if that is over, the one that the process has come to."""
+        if now > self.millisecond:
+            self.start(now)
+        else:
+            # A random stride keeps the next id from being guessed out of this one.
+            self.tail += 1 + getrandbits(24)
+            if self.tail >= _TAIL_END:
+                self.start(self.millisecond + 1)
+        return f"{self.prefix}{self.tail:012x}"
+
     def start(self, millisecond: int) -> None:
         """Begin a millisecond at a random place, in the counter's lower half so that it can go up."""
-        random, self._random = self._random[:10], self._random[10:]
-        if len(random) < 10:
+        place = self._next
+        if place >= len(self._random):
             # Seldom, and for many at once: the interpreter lets other threads run meanwhile, and when one of
             # them writes to SQLite, requests that were about to share a commit wait for each other.
-            random, self._random = (block := os.urandom(_RANDOM))[:10], block[10:]
-        instant = f"{millisecond:012x}"
-        middle = int.from_bytes(random[:4])
+            self._random, place = os.urandom(_RANDOM), 0
+        self._next = place + _OF_A_START
+        random = int.from_bytes(self._random[place : place + _OF_A_START])
         self.millisecond = millisecond
-        self.prefix = f"{instant[:8]}-{instant[8:]}-7{middle >> 20:03x}-{0x8000 | middle & 0x3FFF:04x}-"
-        self.tail = int.from_bytes(random[4:]) >> 1
+        self.prefix = (
+            f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}"
+            f"-7{random >> 61 & 0xFFF:03x}-{0x8000 | random >> 47 & 0x3FFF:04x}-"
+        )
+        self.tail = random & _LOWER_HALF
 
     def restart(self) -> None:
         """In a forked child: never repeat what the parent goes on to make."""
@@ -55,27 +71,17 @@ os.register_at_fork(after_in_child=_last.restart)
 
 def new_id() -> str:
     """A fresh id, greater than every id this process made before."""
-    return new_ids(1)[0]
+    last = _last
+    with last.lock:
+        return last.make(time_ns() // 1_000_000)
 
 
 def new_ids(count: int) -> list[str]:
     """As many fresh ids, in order."""
     last = _last
-    ids = []
     with last.lock:
         now = time_ns() // 1_000_000
-        fresh = now > last.millisecond
-        for _ in range(count):
-            if fresh:
-                last.start(now)
-                fresh = False
-            else:
-                # A random stride keeps the next id from being guessed out of this one.
-                last.tail += 1 + getrandbits(24)
-                if last.tail >= _TAIL_END:
-                    last.start(last.millisecond + 1)
-            ids.append(f"{last.prefix}{last.tail:012x}")
-    return ids
+        return [last.make(now) for _ in range(count)]
 
 
 def first_id(moment: datetime) -> str:
