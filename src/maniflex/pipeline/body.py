@@ -102,11 +102,16 @@ def written_number(raw_body: bytes, name: str) -> str | None:
 JSON_TYPE = b"application/json"
 
 
-def read_body(ctx: Context) -> Coroutine[Any, Any, bytes]:
-    """Await the whole body, which is JSON, and keep it; a larger one than the limit is refused first."""
+def read_body(
+    ctx: Context, then: Callable[[Context], Awaitable[None] | None] | None = None
+) -> Coroutine[Any, Any, bytes]:
+    """Await the whole body, which is JSON, and keep it; a larger one than the limit is refused first.
+
+    `then` is a step that goes on with it: in the same coroutine, because one more costs every write.
+    """
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    return _read(ctx, owner, _check_headers(ctx, limit), limit)
+    return _read(ctx, owner, _check_headers(ctx, limit), limit, then)
 
 
 async def keep_body(ctx: Context) -> bytes:
@@ -130,7 +135,13 @@ def check_type_of_kept(ctx: Context) -> None:
     _check_headers(ctx, len(ctx.raw_body or b"") or 1)
 
 
-async def _read(ctx: Context, owner: Context, size: int, limit: int) -> bytes:
+async def _read(
+    ctx: Context,
+    owner: Context,
+    size: int,
+    limit: int,
+    then: Callable[[Context], Awaitable[None] | None] | None = None,
+) -> bytes:
     if owner.body_asked:
         raise RuntimeError(
             "the body was taken from the channel of ctx.request before; await ctx.read_body() keeps it"
@@ -145,6 +156,8 @@ async def _read(ctx: Context, owner: Context, size: int, limit: int) -> bytes:
     else:
         body = await _read_large(ctx, owner, message, size, limit)
     ctx.raw_body = body
+    if then is not None and (outcome := then(ctx)) is not None:
+        await outcome
     return body
 
 
@@ -176,8 +189,14 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 def _check_headers(ctx: Context, limit: int) -> int:
     """Refuse what cannot be read; the most bytes that may come."""
+    headers = ctx.scope["headers"]
+    by_name = dict(headers)
+    if len(by_name) == len(headers) and by_name.get(b"content-type") == JSON_TYPE:  # as good as every request
+        if b"content-encoding" in by_name:
+            _check_encoding(by_name[b"content-encoding"])
+        return _size(by_name[b"content-length"], limit) if b"content-length" in by_name else limit
     size = limit
-    for name, value in ctx.scope["headers"]:
+    for name, value in headers:
         if name == b"content-length":
             size = _size(value, limit)
         elif name == b"content-type" and value != JSON_TYPE:

@@ -243,10 +243,11 @@ class Composer:
                 run.insert(0, self._trace_default(label, default))
                 continue
             if run:
-                handler, run = InARow([*run, *(steps_of(handler) if handler else ())]), []
+                handler, run = _in_a_row([*run, *(steps_of(handler) if handler else ())]), []
             assert middleware is not None
             traced_step = self._trace_middleware(label.removeprefix(REPLACES), self._as_async(middleware))
-            handler = _wrap(traced_step, handler or _nothing, "" if isinstance(middleware, Entry) else label)
+            is_ours = isinstance(middleware, Entry | AnswersEarly)
+            handler = _wrap(traced_step, handler or _nothing, "" if is_ours else label)
         return InARow([*run, *(steps_of(handler) if handler else ())])
 
     def _as_async(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
@@ -422,6 +423,13 @@ class InARow:
             outcome = step(ctx)
             if outcome is not None:
                 await outcome
+
+
+def _in_a_row(steps: Sequence[Default]) -> Handler:
+    """What `next()` of a middleware awaits: one step that is a coroutine already is that step itself."""
+    if len(steps) == 1 and is_async(steps[0]):
+        return steps[0]  # type: ignore[return-value]  # so it always gives something to await
+    return InARow(steps)
 
 
 def steps_of(handler: Handler) -> tuple[Default, ...]:

@@ -48,13 +48,12 @@ class Deserialize:
                 ctx.client_listing = listing = listing.in_view(ctx.view)
             ctx._query = listing.query
 
-    async def body(self, ctx: Context) -> None:
+    def body(self, ctx: Context) -> Awaitable[Any] | None:
         if ctx.raw_body is None:
-            await read_body(ctx)
-        elif ctx.is_type_unchecked:
+            return read_body(ctx, self.parse)
+        if ctx.is_type_unchecked:
             check_type_of_kept(ctx)
-        if (outcome := self.parse(ctx)) is not None:
-            await outcome
+        return self.parse(ctx)
 
     def read(self, ctx: Context) -> Awaitable[Any] | None:
         """The first half of `body`, where the bytes say already whether the request goes on."""
