@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import SECOND, Clock, SystemClock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql, by_dialect
@@ -67,8 +67,8 @@ class ServerClock(SystemClock):
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._ahead + self._elapsed(), UTC)
 
-    def timestamp(self) -> float:
-        return self._ahead + self._elapsed()
+    def nanoseconds(self) -> int:
+        return int((self._ahead + self._elapsed()) * SECOND)
 
     def monotonic(self) -> float:
         return self._machine.monotonic()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from maniflex._client_address import TrustedProxies
-from maniflex._clock import Clock
+from maniflex._clock import Clock, nanoseconds_by
 from maniflex._fence import Fence
 from maniflex._locales import LocaleView
 from maniflex._logging import SlowLog, guard_logger, log_panic
@@ -65,6 +65,7 @@ class Runtime:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.nanoseconds = nanoseconds_by(clock)  # since 1970
         self.adapter = adapter
         self.stores = stores
         self.logger = logger

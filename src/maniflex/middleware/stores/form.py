@@ -17,12 +17,12 @@ from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 
 from maniflex._caller import current_database
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import Clock, SystemClock, nanoseconds_by
 from maniflex._names import is_identifier
 from maniflex.db.current import read_current, write_separately
 from maniflex.db.port import Adapter, Row
 from maniflex.errors import RequestError
-from maniflex.middleware.stores.port import SECOND, StoreUnavailable, nanoseconds
+from maniflex.middleware.stores.port import StoreUnavailable
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import TableRules
@@ -49,6 +49,7 @@ class StoreForm(Generic[H]):
     def __init__(self) -> None:
         self._homes: dict[int, H] = {}  # by database
         self._only: H | None = None  # where there is one alone
+        self.only_place = 0  # its `place`, which replays ask for
 
     def _make_home(self, adapter: Adapter, clock: Clock) -> H:
         raise NotImplementedError
@@ -68,6 +69,7 @@ class StoreForm(Generic[H]):
 
     def _note_homes(self) -> None:
         self._only = next(iter(self._homes.values())) if len(self._homes) == 1 else None
+        self.only_place = 0 if self._only is None else self._only.place
 
     @property
     def place(self) -> int:
@@ -152,11 +154,7 @@ class SqlHome(Home):
     """A server in whose database the rows are."""
 
     statements: Mapping[str, NamedStatement]
-    timestamp: Callable[[], float] | None
-
-    def now(self) -> int:
-        """The time in nanoseconds."""
-        return nanoseconds(self.clock.now()) if self.timestamp is None else int(self.timestamp() * SECOND)
+    now: Callable[[], int]  # the time in nanoseconds
 
 
 class SqlForm(StoreForm[SqlHome]):
@@ -167,8 +165,7 @@ class SqlForm(StoreForm[SqlHome]):
 
     def _make_home(self, adapter: Adapter, clock: Clock) -> SqlHome:
         home = SqlHome(adapter, clock)
-        # Replays ask for the time; by way of a datetime it takes several times as long.
-        home.timestamp = clock.timestamp if isinstance(clock, SystemClock) else None
+        home.now = nanoseconds_by(clock)
         home.statements = load("maniflex.middleware", self.statements, adapter.dialect)
         return home
 

@@ -119,7 +119,7 @@ class SqlIdempotency(SqlForm):
         A database that is away raises errors of its own here.
         """
         # Neither by `_read` nor by `Sql()`: replays pass here, and both cost more.
-        home = self._require_home()
+        home = self._only or self._require_home()
         sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), home.now())))
         return home.adapter.fetch_one(sql)
 

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from maniflex._clock import SECOND as SECOND
+from maniflex._clock import nanoseconds as nanoseconds
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import ManiflexError
 
@@ -161,22 +164,12 @@ def warnings_of(stores: Sequence[object]) -> list[str]:
 # Keys of fixed length, and moments and durations as numbers.
 
 
-SECOND = 1_000_000_000  # in nanoseconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY = 24 * 60 * 60
 
 
 def hash_key(key: str) -> str:
     """The key as 64 characters, for keys of any length."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def nanoseconds(moment: datetime) -> int:
-    """Nanoseconds since 1970; a moment without a time zone is refused."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment!r} has no time zone")
-    age = moment - _EPOCH
-    return (age.days * _DAY + age.seconds) * SECOND + age.microseconds * 1000
 
 
 def nanoseconds_after(moment: datetime, duration: Duration) -> int:
@@ -194,6 +187,7 @@ def seconds_of(duration: Duration) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
+@lru_cache(256)  # of the few that options name
 def length_of(duration: Duration) -> int:
     """A duration in nanoseconds."""
     return round(seconds_of(duration) * SECOND)
