@@ -31,6 +31,7 @@ class _Open:
 
 
 _open: ContextVar[_Open | None] = ContextVar("maniflex_open_transaction", default=None)
+open_block = _open.get  # None where no transaction at all is open, as for most requests
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from maniflex._caller import NOBODY, Caller, Source, caller
-from maniflex.db.current import current_tx, transaction
+from maniflex.db.current import current_tx, open_block, transaction
 from maniflex.db.port import AfterCommit, BatchStatement, CommitRefused, Row, Tx
 from maniflex.errors import ConstraintViolation, DatabaseError, ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
@@ -267,7 +267,9 @@ class WriteSeam:
 
     def _writes_at_once(self, tx: Tx | None) -> bool:
         """Whether a write is a transaction of its own, to which statements are added and nothing else."""
-        return self._adds_statements and tx is None and current_tx(self._store.adapter) is None
+        if not self._adds_statements or tx is not None:
+            return False
+        return open_block() is None or current_tx(self._store.adapter) is None
 
     def _can_foresee(self, values: Mapping[str, Any], *, exactly: bool = False) -> bool:
         """Whether it is known how PostgreSQL will store these values."""
@@ -369,6 +371,12 @@ class WriteSeam:
 class _OneBatch:
     """A write of one row and what follows from it, as one batch: of SQLite."""
 
+    # On the class, so that a batch sets only what it has.
+    _changes: Mapping[str, Any] = {}
+    _place = 0  # of the write among the statements
+    _row: Row | None = None  # that it gave back
+    _statements: Statements | None = None
+
     def __init__(
         self,
         store: Store,
@@ -383,16 +391,13 @@ class _OneBatch:
         self._follow_ups = follow_ups
         self._guard = guard
         self._who = caller() if follow_ups else NOBODY  # here, because batches run on a thread
-        self._changes: Mapping[str, Any] = {}
-        self._place = 0  # of the write among the statements
-        self._row: Row | None = None  # that it gave back
-        self._statements: Statements | None = None
 
     async def run(
         self, main: Sql, before: Sql | None = None, changes: Mapping[str, Any] | None = None
     ) -> Row | None:
         """The row that the write gives back; `before` reads it as it was, where the write does not tell."""
-        self._changes = changes or {}
+        if changes:
+            self._changes = changes
         statements: list[BatchStatement] = [main]
         if before is not None:
             statements, self._place = [before, main], 1
