@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,22 +71,6 @@ class Body(Mapping[str, Any]):
                 self.values_.pop(name, None)
 
 
-class UnparsedBody(Body):
-    """A body that nothing has looked at, and that is parsed when something does."""
-
-    __slots__ = ("_most", "_parse", "_raw_body")
-
-    def __init__(self, raw_body: bytes, most: int, parse: Callable[[bytes, int], dict[str, Any]]) -> None:
-        self._stamped = _NO_NAMES
-        self._raw_body, self._most, self._parse = raw_body, most, parse
-
-    def __getattr__(self, name: str) -> dict[str, Any]:
-        if name != "values_":
-            raise AttributeError(name)
-        self.values_ = self._parse(self._raw_body, self._most)
-        return self.values_
-
-
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -102,46 +86,22 @@ def written_number(raw_body: bytes, name: str) -> str | None:
 JSON_TYPE = b"application/json"
 
 
-def read_body(
-    ctx: Context, then: Callable[[Context], Awaitable[None] | None] | None = None
-) -> Coroutine[Any, Any, bytes]:
-    """Await the whole body, which is JSON, and keep it; a larger one than the limit is refused first.
+async def read_body(
+    ctx: Context,
+    then: Callable[[Context], Awaitable[None] | None] | None = None,
+    *,
+    by_name: Mapping[bytes, bytes] | None = None,
+    of_any_type: bool = False,
+) -> bytes:
+    """The whole body, which is kept; a larger one than the limit is refused first, and one that is no JSON.
 
     `then` is a step that goes on with it: in the same coroutine, because one more costs every write.
+    `by_name` are the headers, for callers that have them so.
     """
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    return _read(ctx, owner, _check_headers(ctx, limit), limit, then)
-
-
-async def keep_body(ctx: Context) -> bytes:
-    """The bytes of the body for code, at any step and of any type; the steps that follow find them, too."""
-    owner = ctx if ctx.parent is None else ctx.parent
-    if owner.raw_body is None:
-        limit = owner.max_body_size or ctx.runtime.config.max_body_size
-        sizes = [_size(value, limit) for name, value in ctx.scope["headers"] if name == b"content-length"]
-        has_body = sizes or any(name == b"transfer-encoding" for name, _ in ctx.scope["headers"])
-        has_body = has_body or ctx.in_process
-        # Asked of a request without one, the channel would wait for its client to leave.
-        owner.raw_body = await _read(ctx, owner, sizes[0] if sizes else limit, limit) if has_body else b""
-        owner.is_type_unchecked = True
-    ctx.raw_body = owner.raw_body
-    return owner.raw_body
-
-
-def check_type_of_kept(ctx: Context) -> None:
-    """Refuse a body that is no JSON, where code has read it before its content type was checked."""
-    ctx.is_type_unchecked = False
-    _check_headers(ctx, len(ctx.raw_body or b"") or 1)
-
-
-async def _read(
-    ctx: Context,
-    owner: Context,
-    size: int,
-    limit: int,
-    then: Callable[[Context], Awaitable[None] | None] | None = None,
-) -> bytes:
+    headers = ctx.scope["headers"]
+    size = _check_length(headers, limit) if of_any_type else _check_headers(headers, limit, by_name)
     if owner.body_asked:
         raise RuntimeError(
             "the body was taken from the channel of ctx.request before; await ctx.read_body() keeps it"
@@ -159,6 +119,25 @@ async def _read(
     if then is not None and (outcome := then(ctx)) is not None:
         await outcome
     return body
+
+
+async def keep_body(ctx: Context) -> bytes:
+    """The bytes of the body for code, at any step and of any type; the steps that follow find them, too."""
+    owner = ctx if ctx.parent is None else ctx.parent
+    if owner.raw_body is None:
+        announced = any(name in (b"content-length", b"transfer-encoding") for name, _ in ctx.scope["headers"])
+        # Asked of a request without one, the channel would wait for its client to leave.
+        has_body = announced or ctx.in_process
+        owner.raw_body = await read_body(ctx, of_any_type=True) if has_body else b""
+        owner.is_type_unchecked = True
+    ctx.raw_body = owner.raw_body
+    return owner.raw_body
+
+
+def check_type_of_kept(ctx: Context) -> None:
+    """Refuse a body that is no JSON, where code has read it before its content type was checked."""
+    ctx.is_type_unchecked = False
+    _check_headers(ctx.scope["headers"], len(ctx.raw_body or b"") or 1)
 
 
 async def _read_large(ctx: Context, owner: Context, message: Any, size: int, limit: int) -> bytes:
@@ -187,23 +166,28 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is larger than {limit} bytes")
 
 
-def _check_headers(ctx: Context, limit: int) -> int:
+def _check_headers(
+    headers: Sequence[tuple[bytes, bytes]], limit: int, by_name: Mapping[bytes, bytes] | None = None
+) -> int:
     """Refuse what cannot be read; the most bytes that may come."""
-    headers = ctx.scope["headers"]
-    by_name = dict(headers)
+    if by_name is None:
+        by_name = dict(headers)
     if len(by_name) == len(headers) and by_name.get(b"content-type") == JSON_TYPE:  # as good as every request
         if b"content-encoding" in by_name:
             _check_encoding(by_name[b"content-encoding"])
         return _size(by_name[b"content-length"], limit) if b"content-length" in by_name else limit
-    size = limit
     for name, value in headers:
-        if name == b"content-length":
-            size = _size(value, limit)
-        elif name == b"content-type" and value != JSON_TYPE:
+        if name == b"content-type" and value != JSON_TYPE:
             _check_type(value)
         elif name == b"content-encoding":
             _check_encoding(value)
-    return size
+    return _check_length(headers, limit)
+
+
+def _check_length(headers: Sequence[tuple[bytes, bytes]], limit: int) -> int:
+    """Refuse a body that says that it is larger; the most bytes that may come."""
+    sizes = [_size(value, limit) for name, value in headers if name == b"content-length"]
+    return sizes[-1] if sizes else limit
 
 
 def _size(length: bytes, limit: int) -> int:

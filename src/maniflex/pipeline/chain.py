@@ -48,7 +48,7 @@ Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware 
 Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
 
-_PARTS = {"read": "deserialize", "parse": "deserialize"}  # defaults that are a part of another
+_PARTS = {"parse": "deserialize"}  # defaults that are a part of another
 _NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
 
 
@@ -123,8 +123,8 @@ class Composer:
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. The middleware for requests to `also` runs too.
         A default that is an `AddedStep` goes to its place, and so does what was brought for all endpoints.
-        Where middleware that asks for the bytes of a body comes right behind the deserialize step, that step
-        is "read" before it and "parse" behind it.
+        Middleware that reads the bytes of a body itself goes before the deserialize step it came right
+        behind, if the defaults have a "parse" for a body that was read.
         """
         _require_places(names, defaults)
         own = {name: one for name, one in defaults.items() if not isinstance(one, AddedStep)}
@@ -307,13 +307,14 @@ class Composer:
 def _with_bytes_first(
     links: Sequence[Link], behind: Sequence[Link], defaults: Mapping[str, Default]
 ) -> list[Link]:
-    """The links up to the deserialize step and those behind it, of which some may ask for bytes alone."""
-    asking = [*takewhile(lambda link: isinstance(link[1], AnswersEarly) and link[1].asks_for_bytes, behind)]
-    if not asking or links[-1][2] is not defaults["deserialize"]:
+    """The links up to the deserialize step and those behind it, before which readers of bytes go."""
+    readers = [*takewhile(lambda link: isinstance(link[1], AnswersEarly) and link[1].reads_bytes, behind)]
+    if not readers or links[-1][2] is not defaults["deserialize"]:
         return [*links, *behind]
-    read, parse = defaults["read"], defaults["parse"]
-    rest = behind[len(asking) :]
-    return [*links[:-1], ("deserialize", None, read), *asking, ("deserialize", None, parse), *rest]
+    for _, middleware, _ in readers:
+        assert isinstance(middleware, AnswersEarly)
+        middleware.parse = defaults["parse"]
+    return [*links[:-1], *readers, links[-1], *behind[len(readers) :]]
 
 
 def _matching(
@@ -484,7 +485,8 @@ class AnswersEarly:
     """Middleware that runs the response step itself, while its transaction is open."""
 
     early_answer: EarlyAnswer  # of the endpoint it stands in
-    asks_for_bytes: ClassVar[bool] = False  # of the body, which it does not need to be parsed
+    reads_bytes: ClassVar[bool] = False  # of the body, which it does not need to be parsed
+    parse: Default | None = None  # where it stands before the step that reads bodies: what parses them
 
     def __call__(self, ctx: Context, next: Callable[[], Awaitable[None]], /) -> Awaitable[None]:
         """A plain function: what it gives to await is `next()` itself where there is nothing to do."""

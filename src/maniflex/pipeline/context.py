@@ -28,7 +28,7 @@ from typing_extensions import TypeVar
 from maniflex import _json
 from maniflex._caller import Caller, Source
 from maniflex._locales import LocaleView
-from maniflex.db.current import current_tx, innermost_tx, transaction
+from maniflex.db.current import current_tx, innermost_tx, open_block, transaction
 from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRefused
@@ -433,7 +433,15 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     @property
     def body(self) -> Any:
         """The body as it was sent (a mapping, empty without one), or an action's request object."""
-        return Body({}) if self._body is None else self._body
+        body = self._own_body()
+        return Body({}) if body is None else body
+
+    def _own_body(self) -> Any:
+        """The body, if there is one; that of a request answered as an earlier one is parsed now."""
+        if self.unparsed is not None:
+            parse, self.unparsed = self.unparsed, None
+            parse(self)
+        return self._body
 
     @property
     def record(self) -> R:
@@ -451,7 +459,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
                     return self.changes[field.name]
             elif self._record is not None and field.name in self._record.__dict__:
                 return self._record.__dict__[field.name]
-        return default if self._body is None else self._body.get(field.api if field else name, default)
+        body = self._own_body()
+        return default if body is None else body.get(field.api if field else name, default)
 
     def set_field(self, name: str, value: Any, *, checked: bool = True) -> None:
         """Set a field on the server's behalf; what clients may not set is open to you.
@@ -463,7 +472,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
         if field is None or field.name == "id":
             what = "is assigned by the framework" if field else "is not a field"
             raise DeclarationError(f"{self.model.name}.{name} {what}; it cannot be set")
-        if self._body is None:
+        if self._own_body() is None:
             self._body = Body({})
         self._body.stamp(field.api, value)
         if self.changes is None and self._record is None:
@@ -479,15 +488,16 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
 
     def sent_digits(self, name: str) -> str | None:
         """A JSON number of the body as it was written; None for another value, or one that code has set."""
-        if self.raw_body is None or self._body is None or not self._body.is_from_client(name):
+        body = self._own_body()
+        if self.raw_body is None or body is None or not body.is_from_client(name):
             return None
         return written_number(self.raw_body, name)
 
     def delete_field(self, name: str) -> None:
         """Take a field out of the body."""
         field = self.model.field(name)
-        if self._body is not None:
-            self._body.remove(field.api if field else name)
+        if (body := self._own_body()) is not None:
+            body.remove(field.api if field else name)
         if field is not None and self.changes is not None:
             self.changes.pop(field.name, None)
             self._record = None
@@ -641,7 +651,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders, Generic[R]):
     @property
     def tx(self) -> Tx | None:
         """The open transaction, if there is one."""
-        return current_tx(self.adapter)
+        return None if open_block() is None else current_tx(self.adapter)
 
     @property
     def rules(self) -> ServerRules | None:

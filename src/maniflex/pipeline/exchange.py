@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from maniflex.pipeline.body import BodyPlace
     from maniflex.pipeline.chain import StepTimes
     from maniflex.pipeline.runtime import Runtime
-    from maniflex.pipeline.steps.deserialize import Deserialize
     from maniflex.pipeline.watch import WatchedRequest
 
 AsgiScope = MutableMapping[str, Any]
@@ -68,7 +67,7 @@ class Exchange:
     client_listing: Listing | None = None  # of the query string, as the client wrote it
     _query: Query | None = None  # as it stands; `ctx.query` replaces it
     _body: Any = None
-    unparsed: Deserialize | None = None  # the step that has read the bytes of the body and parses them later
+    unparsed: Callable[[Any], Any] | None = None  # parses a body that is only parsed when code looks at it
     _record: Any = None  # of a create
     _new_id: str = ""  # of the record a create makes
     changes: dict[str, Any] | None = None  # of an update

@@ -258,8 +258,11 @@ class _ModelRoutes:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
         step = self._deserialize
         if self._files is None:
-            read = deserialize or step.body
-            return {"deserialize": read, **({} if deserialize else {"read": step.read, "parse": step.parse})}
+            return (
+                {"deserialize": deserialize}
+                if deserialize
+                else {"deserialize": step.body, "parse": step.parse}
+            )
         touchable = self._db.touchable
         if deserialize is not None:
             name_again = self._files.settle_files(operation, touchable, restores=True)

@@ -361,6 +361,25 @@ async def test_middleware_outside_sees_the_body_of_a_repetition(database_url: st
     assert titles[2:] == [("stamped", {"title": "stamped"}, False), ("stamped", {"title": "stamped"}, True)]
 
 
+async def test_the_body_of_a_repetition_has_its_texts_by_language(database_url: str) -> None:
+    """Who looks at the body behind a kept answer sees it as who looked behind the first."""
+    bodies = []
+
+    async def note_body(ctx: Context, next: Next) -> None:
+        await next()
+        bodies.append(dict(ctx.body))
+
+    server = shop(locale=LocaleOptions(from_header=True))
+    server.register(Label)
+    server.pipeline.auth.register(note_body, operations=Operation.WRITES)
+    async with asking(server, database_url) as http:
+        for _ in range(2):
+            headers = keyed(accept_language="de")
+            answer = await http.post("/labels", json={"name": "Gift"}, headers=headers)
+    assert is_replay(answer)
+    assert bodies[0] == bodies[1] != {"name": "Gift"}
+
+
 async def test_limits_by_the_body_count_repetitions(database_url: str) -> None:
     """I14: what stands between the body and the key has its turn before a kept answer is given."""
     server = shop()

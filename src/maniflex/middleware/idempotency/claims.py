@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -23,8 +23,8 @@ from maniflex.middleware.stores.port import (
     ClaimState,
     IdempotencyStore,
     KeyClaim,
+    length_of,
     mistakes_of,
-    nanoseconds,
     nanoseconds_after,
 )
 from maniflex.model.field import size_in_bytes
@@ -68,7 +68,7 @@ class KeyClaimer:
 
     def __init__(self, options: KeyOptions) -> None:
         self._options = options
-        self._held: dict[Place, HeldClaim] = {}
+        self.held: dict[Place, HeldClaim] = {}  # by requests of this process
         # Keys that the store is being asked for, by fingerprint too, and what their twins here wait for.
         self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
@@ -80,18 +80,18 @@ class KeyClaimer:
         self._settled = SettledKeys()
         self._looked_up = [None] * _SEATS
 
-    def knows(self, place: Place) -> bool:
-        """Whether this process has settled the key, or a request of it holds the key."""
-        return place in self._settled.keys or place in self._held
-
     def recall(self, place: Place, fingerprint: str, ctx: Context) -> KeyClaim | None:
         """A key that this process has settled; refuses another fingerprint."""
-        if place not in self._settled.keys:
+        key = self._settled.keys.get(place)
+        if key is None:
             return None
-        key = self._settled.find(place, fingerprint, ctx.now)
-        if key is REUSED:
+        if key.claim.until <= ctx.runtime.nanoseconds():
+            self._settled.drop(place)
+            return None
+        self._settled.keys.move_to_end(place)
+        if key.fingerprint != fingerprint:
             raise _reuse_refusal()
-        return key
+        return key.claim
 
     def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
         """Remember a key that is looked up again before another of its seat, if the store says until when.
@@ -121,7 +121,7 @@ class KeyClaimer:
         the store has just found.
         """
         question = place, fingerprint
-        if place in self._held or question in self._asked:
+        if place in self.held or question in self._asked:
             return await self._find_among_twins(ctx, store, place, fingerprint, claims=claims)
         key = known_key
         self._asked[question] = None
@@ -149,7 +149,7 @@ class KeyClaimer:
                 key = self.recall(place, fingerprint, ctx)
             if key is not None:
                 return _require_usable(key)
-            if place not in self._held and (place, fingerprint) not in self._asked:
+            if place not in self.held and (place, fingerprint) not in self._asked:
                 return await self.find(ctx, store, place, fingerprint, claims=claims, end=end)
 
     def hold(
@@ -157,15 +157,15 @@ class KeyClaimer:
     ) -> HeldClaim:
         """The claim of a key that was found free."""
         claim = HeldClaim(store, place, fingerprint, token, self._options, ctx)
-        self._held[place] = claim
+        self.held[place] = claim
         if self._renewals is None or self._renewals.loop is not claim.loop:
-            self._renewals = Renewals(claim.loop, self._options.lease / 6, self._held)
+            self._renewals = Renewals(claim.loop, self._options.lease / 6, self.held)
         self._renewals.wake()
         return claim
 
     def end(self, claim: HeldClaim) -> None:
         """The request is over; its twins may go on."""
-        del self._held[claim.place]
+        del self.held[claim.place]
         if claim.is_settled:
             key = KeyClaim(ClaimState.SETTLED, answer=claim.answer, until=claim.until)
             self._settled.note(claim.place, claim.fingerprint, key)
@@ -175,7 +175,7 @@ class KeyClaimer:
         self, place: Place, fingerprint: str, seconds: float
     ) -> tuple[bool, KeyClaim | None]:
         """Whether to ask the store after all, and what a twin in this process has left."""
-        if (twin := self._held.get(place)) is not None:
+        if (twin := self.held.get(place)) is not None:
             return False, REUSED if twin.fingerprint != fingerprint else await twin.wait(seconds)
         if seconds <= 0:
             return True, None
@@ -297,15 +297,22 @@ def option_mistakes(arguments: dict[str, Any]) -> Iterator[str]:
 # The claim of a key that a running request holds: renewed while it runs, settled or released at its end.
 
 
-Now = Callable[[], datetime]
-
-
 class ClaimLost(Exception):
     """Another request has the key by now, so nothing of this one may be committed."""
 
 
 class HeldClaim:
     """One key, claimed by one request."""
+
+    # On the class, so that a claim sets only what it has.
+    answer: bytes | None = None
+    until = 0  # of the settled key, in nanoseconds since 1970
+    is_settled = False  # and committed
+    is_lost = False
+    is_unsure = False  # the statement that settles it has failed
+    _twins: asyncio.Future[KeyClaim | None] | None = None
+    _renewing: asyncio.Task[None] | None = None
+    _is_old = False
 
     def __init__(
         self,
@@ -321,26 +328,17 @@ class HeldClaim:
         self.fingerprint = fingerprint
         self._token = token
         self._options = options
-        self._now: Now = ctx.now
-        self._database = ctx.database()  # its server, for what is done of it outside the request
-        self._headers_before = len(ctx.extra_headers or ())
-        self._calls_before = len(ctx._after or ())
-        self.answer: bytes | None = None
-        self.until = 0  # of the settled key, in nanoseconds since 1970
-        self._twins: asyncio.Future[KeyClaim | None] | None = None
+        self._runtime = ctx.runtime
+        self._headers_before = 0 if ctx.extra_headers is None else len(ctx.extra_headers)
+        self._calls_before = 0 if ctx._after is None else len(ctx._after)
         self.loop = asyncio.get_running_loop()
-        self._renewing: asyncio.Task[None] | None = None
-        self._is_old = False
-        self.is_settled = False  # and committed
-        self.is_lost = False
-        self.is_unsure = False  # the statement that settles it has failed
 
     # -- its end
 
     async def settle(self, ctx: Context, tx: Tx | None = None) -> None:
         """Keep the answer, in the transaction if there is one; `ClaimLost` when the key is another's."""
         answer = self._seal(ctx, await keep_answer(ctx, self._headers_before, self._options.max_answer))
-        self.is_unsure, now = True, self._now()
+        self.is_unsure, now = True, self._runtime.clock.now()
         is_ours = await self.store.settle(
             self.name, self._token, answer, ttl=self._options.ttl, now=now, tx=tx
         )
@@ -357,7 +355,7 @@ class HeldClaim:
         assert isinstance(self.store, SqlIdempotency)
         answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
         self.answer = self._seal(ctx, answer)
-        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        self.is_unsure, self.until = True, self._runtime.nanoseconds() + length_of(self._options.ttl)
         self.store.settle_with_commit(self.name, self._token, self.answer, self.until, tx)
 
     def settlement(self, ctx: Context, response: Response) -> Sql:
@@ -365,7 +363,7 @@ class HeldClaim:
         assert isinstance(self.store, SqlIdempotency)
         answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
         self.answer = self._seal(ctx, answer)
-        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        self.is_unsure, self.until = True, self._runtime.nanoseconds() + length_of(self._options.ttl)
         return self.store.settlement(self.name, self._token, self.answer, self.until)
 
     def _seal(self, ctx: Context, answer: bytes | None) -> bytes | None:
@@ -379,7 +377,7 @@ class HeldClaim:
     async def release(self, ctx: Context) -> None:
         """Give the key back; should that fail, its lease ends by itself."""
         try:
-            with act_on(self._database):
+            with act_on(self._runtime.adapter):
                 await self.store.release(self.name, self._token)
         except Exception as error:
             ctx.logger.warning("an idempotency key is taken until its lease ends: %s", error)
@@ -419,10 +417,9 @@ class HeldClaim:
         is_ours = True
         while is_ours:
             # A store that fails now may answer the next time.
-            with suppress(Exception), act_on(self._database):
-                is_ours = await self.store.renew(
-                    self.name, self._token, lease=self._options.lease, now=self._now()
-                )
+            with suppress(Exception), act_on(self._runtime.adapter):
+                now = self._runtime.clock.now()
+                is_ours = await self.store.renew(self.name, self._token, lease=self._options.lease, now=now)
             await asyncio.sleep(self._options.lease / 3)
 
 
@@ -449,29 +446,19 @@ class SettledKeys:
         self.keys: OrderedDict[Place, _SettledKey] = OrderedDict()
         self._bytes = 0
 
-    def find(self, place: Place, fingerprint: str, now: Callable[[], datetime]) -> KeyClaim | None:
-        """What a claim would find; None when this process does not know."""
-        key = self.keys.get(place)
-        if key is None:
-            return None
-        if key.claim.until <= nanoseconds(now()):
-            self._drop(place)
-            return None
-        self.keys.move_to_end(place)
-        return key.claim if key.fingerprint == fingerprint else REUSED
-
     def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
         """Remember a settled key that says how long it counts."""
         keys, answer = self.keys, key.answer
         if place in keys:
-            self._drop(place)
+            self.drop(place)
         size = _ENTRY if answer is None else _ENTRY + len(answer)
         keys[place] = _SettledKey(fingerprint, key, size)
         self._bytes += size
         while self._bytes > _MOST_BYTES:
             self._bytes -= keys.popitem(last=False)[1].size
 
-    def _drop(self, place: Place) -> None:
+    def drop(self, place: Place) -> None:
+        """Forget the key, whose time is over."""
         self._bytes -= self.keys.pop(place).size
 
 
@@ -542,7 +529,7 @@ def replay_answer(ctx: Context, name: str, answer: bytes | None) -> Awaitable[No
 
     Fields that have been hidden from the caller since are left out, which is to be awaited.
     """
-    if answer is not None and answer.startswith(SEALED_COPY):
+    if answer is not None and answer[: len(SEALED_COPY)] == SEALED_COPY:  # quicker than `startswith`
         answer = _open(ctx, name, answer)
     if answer is None:
         raise Abort(

@@ -30,7 +30,7 @@ from maniflex.middleware.stores.form import place_of
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.body import JSON_TYPE
+from maniflex.pipeline.body import JSON_TYPE, check_type_of_kept, read_body
 from maniflex.pipeline.chain import AnswerOfRow, AnswersEarly, EarlyAnswer
 from maniflex.pipeline.context import AsgiScope, Context
 from maniflex.pipeline.entry import ask
@@ -62,7 +62,7 @@ class KeyedRequest(AnswersEarly):
     """Claims the key of a request to a model, and sees to it that it is settled or released."""
 
     __name__ = NAME
-    asks_for_bytes = True
+    reads_bytes = True
     reads_body: ClassVar[bool] = False  # where no step has read it
 
     def __init__(self, parts: KeyParts, route: str = "", *, is_of_files: bool = False) -> None:
@@ -80,6 +80,12 @@ class KeyedRequest(AnswersEarly):
 
     async def _answer_once(self, ctx: Context, next: Next, by_name: Mapping[bytes, bytes]) -> None:
         """Claim the key and go on, or answer as the request was answered that has it."""
+        body = ctx.raw_body
+        if self.parse is not None:
+            if body is None:
+                body = await read_body(ctx, by_name=by_name)
+            elif ctx.is_type_unchecked:
+                check_type_of_kept(ctx)
         headers = read_headers(ctx.scope["headers"], by_name)
         if ctx.runtime.config.locale.from_header and self._has_texts(ctx):
             headers = msgspec.structs.replace(headers, language=ctx.locale)
@@ -89,7 +95,6 @@ class KeyedRequest(AnswersEarly):
         if not is_plain or ctx.runtime.rules.scoped_models:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
-        body = ctx.raw_body
         if body is None:
             body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
         wish = (
@@ -100,16 +105,17 @@ class KeyedRequest(AnswersEarly):
         try:
             store = self._parts.store.on(ctx.adapter)
             sql_store = store if isinstance(store, SqlIdempotency) else None
-            place = (place_of(store) or id(store) if sql_store is None else sql_store.place, name)
-            known_key = None
-            if self._claimer.knows(place):
-                known_key = self._claimer.recall(place, wish, ctx)
-            elif sql_store is not None and sql_store.expects_answers:
-                known_key = sql_store.find_in(await sql_store.read_first(name), wish)
-                if known_key is not None:
-                    self._claimer.note(place, wish, known_key)
-            if known_key is None or known_key.state is not _SETTLED:
-                known_key = await self._claimer.find(ctx, store, place, wish, known_key=known_key)
+            number = 0 if sql_store is None else sql_store.only_place
+            place = (number or place_of(store) or id(store), name)
+            claimer = self._claimer
+            known_key = claimer.recall(place, wish, ctx)
+            if known_key is None:
+                if sql_store is not None and sql_store.expects_answers and place not in claimer.held:
+                    known_key = sql_store.find_in(await sql_store.read_first(name), wish)
+                    if known_key is not None:
+                        claimer.note(place, wish, known_key)
+                if known_key is None or known_key.state is not _SETTLED:
+                    known_key = await claimer.find(ctx, store, place, wish, known_key=known_key)
         except Abort:
             raise
         except Exception as error:
@@ -119,13 +125,15 @@ class KeyedRequest(AnswersEarly):
             await next()
             return
         if known_key.state is _SETTLED:
-            if ctx.unparsed is not None and (work := ctx.unparsed.leave_unparsed(ctx)) is not None:
+            if self.parse is not None and ctx._body is None and len(body) <= LARGE:
+                ctx.unparsed = self.parse  # it was accepted before, so it can wait until code looks at it
+            elif self.parse is not None and (work := self.parse(ctx)) is not None:
                 await work
             outcome = replay_answer(ctx, name, known_key.answer)
             if outcome is not None:
                 await outcome
         else:
-            await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
+            await self._run(ctx, claimer.hold(ctx, store, place, wish, known_key.token), next)
 
     def _has_texts(self, ctx: Context) -> bool:
         """Whether the language of the request decides what its texts mean."""
@@ -366,11 +374,9 @@ def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
         head = b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match)
     if headers.language:
         head = b"%d %b %b" % (len(headers.language), headers.language.encode(), head)
-    boundary = None
-    if headers.content_type != JSON_TYPE:
-        boundary = _BOUNDARY.match(headers.content_type)
-    if boundary is None and len(body) <= LARGE:
+    if headers.content_type == JSON_TYPE and len(body) <= LARGE:
         return sha256(head + body).hexdigest()
+    boundary = _BOUNDARY.match(headers.content_type)
     if boundary is None:
         digest = sha256(head)
         digest.update(body)

@@ -10,7 +10,7 @@ from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
 from maniflex.model.meta import Kind
 from maniflex.model.texts import localized_fields
-from maniflex.pipeline.body import Body, UnparsedBody, check_type_of_kept, read_body
+from maniflex.pipeline.body import Body, check_type_of_kept, read_body
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.languages import BodyTexts
 from maniflex.pipeline.threads import LARGE
@@ -55,18 +55,9 @@ class Deserialize:
             check_type_of_kept(ctx)
         return self.parse(ctx)
 
-    def read(self, ctx: Context) -> Awaitable[Any] | None:
-        """The first half of `body`, where the bytes say already whether the request goes on."""
-        ctx.unparsed = self
-        if ctx.raw_body is None:
-            return read_body(ctx)
-        if ctx.is_type_unchecked:
-            check_type_of_kept(ctx)
-        return None
-
     def parse(self, ctx: Context) -> Awaitable[None] | None:
         """The second half of `body`; a large one is left to await."""
-        raw_body, ctx.unparsed = ctx.raw_body, None
+        raw_body = ctx.raw_body
         if not raw_body:
             raise EmptyBody()
         if len(raw_body) > LARGE:
@@ -85,14 +76,6 @@ class Deserialize:
         if self._texts is not None:
             self._texts.fold(values, ctx.operation, ctx.locale)
         _stamp_again(ctx, values)
-
-    def leave_unparsed(self, ctx: Context) -> Awaitable[None] | None:
-        """Let the body be parsed when code looks at it: a small one, which was accepted before."""
-        raw_body = ctx.raw_body or b""
-        if ctx._body is not None or len(raw_body) > LARGE or self._texts is not None:
-            return self.parse(ctx)
-        ctx._body = UnparsedBody(raw_body, ctx.runtime.config.limits.body_values, self._read)
-        return None
 
     def _read(self, body: bytes, most: int) -> dict[str, Any]:
         """The JSON object of a body, with its JSON columns as they can be stored."""
