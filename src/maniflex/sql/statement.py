@@ -96,7 +96,8 @@ class Compiled:
     def bind(self, values: Mapping[str, Any]) -> Sql:
         if self.locales:
             values = {**values, **self.locales}
-        return Sql(self.text, self._pick(values))
+        # Not by `Sql()`, which is a function in Python, while every statement passes here.
+        return tuple.__new__(Sql, (self.text, self._pick(values)))
 
 
 def compile_statement(statement: ClauseElement, dialect: Dialect) -> Compiled:
