@@ -97,11 +97,8 @@ class KeyedRequest(AnswersEarly):
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
         if body is None:
             body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
-        wish = (
-            fingerprint(ctx.scope, headers, body)
-            if len(body) <= LARGE
-            else await ctx.runtime.offload.run(len(body), partial(fingerprint, ctx.scope, headers, body))
-        )
+        write = partial(fingerprint, ctx.scope, headers, body)
+        wish = write() if len(body) <= LARGE else await ctx.runtime.offload.run(len(body), write)
         try:
             store = self._parts.store.on(ctx.adapter)
             sql_store = store if isinstance(store, SqlIdempotency) else None
@@ -119,21 +116,25 @@ class KeyedRequest(AnswersEarly):
         except Abort:
             raise
         except Exception as error:
-            if not self._options.runs_on_error:
-                raise IdempotencyUnavailable(str(error)) from error
-            ctx.logger.warning("a request runs without its Idempotency-Key: %s", error)
-            await next()
+            await self._run_without_key(ctx, error, next)
             return
-        if known_key.state is _SETTLED:
-            if self.parse is not None and ctx._body is None and len(body) <= LARGE:
-                ctx.unparsed = self.parse  # it was accepted before, so it can wait until code looks at it
-            elif self.parse is not None and (work := self.parse(ctx)) is not None:
-                await work
-            outcome = replay_answer(ctx, name, known_key.answer)
-            if outcome is not None:
-                await outcome
-        else:
+        if known_key.state is not _SETTLED:
             await self._run(ctx, claimer.hold(ctx, store, place, wish, known_key.token), next)
+            return
+        if self.parse is not None and ctx._body is None and len(body) <= LARGE:
+            ctx.unparsed = self.parse  # it was accepted before, so it can wait until code looks at it
+        elif self.parse is not None and (work := self.parse(ctx)) is not None:
+            await work
+        outcome = replay_answer(ctx, name, known_key.answer)
+        if outcome is not None:
+            await outcome
+
+    async def _run_without_key(self, ctx: Context, error: Exception, next: Next) -> None:
+        """Go on although the store failed, where that is wanted."""
+        if not self._options.runs_on_error:
+            raise IdempotencyUnavailable(str(error)) from error
+        ctx.logger.warning("a request runs without its Idempotency-Key: %s", error)
+        await next()
 
     def _has_texts(self, ctx: Context) -> bool:
         """Whether the language of the request decides what its texts mean."""
