@@ -191,6 +191,10 @@ def at_least_one(value: int) -> str:
     return "" if value >= 1 else f"{value} is less than 1"
 
 
+def not_negative(value: int) -> str:
+    return "" if value >= 0 else f"{value} is less than 0"
+
+
 def is_some_time(value: timedelta) -> str:
     """Zero would mean "without pause", and nobody wants that of a loop."""
     return "" if value else "must be more than nothing"

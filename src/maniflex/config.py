@@ -26,6 +26,7 @@ from maniflex._settings import (
     is_port,
     is_secret_text,
     is_some_time,
+    not_negative,
     one_of,
     parse_size,
     read_environment,
@@ -351,6 +352,7 @@ class Config(_WithOrigins):
     file_quota: Callable[..., Any] | None = setting(None, is_function, variable=None)
     # Of encrypted fields; None: the variables of the environment.
     key_provider: Any = setting(None, _provider_problem, variable=None, is_secret=True)
+    key_timeout: timedelta = setting(timedelta(seconds=15), is_some_time)  # of a key provider's answer
     keys_required: bool = True  # a key that lacks stops the start
     # What becomes of stored values of encrypted fields that are plain text: "allow" or "refuse".
     encryption_legacy: str = setting("allow", one_of("allow", "refuse"))
@@ -358,6 +360,8 @@ class Config(_WithOrigins):
     encryption_min_version: int = setting(1, _version_problem)
     # What becomes of a request that meets a value that does not open: "fail", or "null" in its place.
     decrypt_errors: str = setting("fail", one_of("fail", "null"))
+    # How many opened values of encrypted fields a process remembers; 0: none.
+    encryption_cache: int = setting(4096, not_negative)
     # The languages of texts, and how they are shown.
     locale: LocaleOptions = setting(
         DEFAULT_LOCALES,
@@ -590,10 +594,12 @@ class Settings(TypedDict, total=False):
     file_scope: Callable[..., Any] | None
     file_quota: Callable[..., Any] | None
     key_provider: Any
+    key_timeout: Duration
     keys_required: bool
     encryption_legacy: str
     encryption_min_version: int
     decrypt_errors: str
+    encryption_cache: int
     locale: LocaleOptions
     messages: Mapping[str, Any] | None
     log_level: str

@@ -18,6 +18,7 @@ from maniflex.background.runs.claimer import Rescuer
 from maniflex.background.runs.worker import RunWorker
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
+from maniflex.encryption.memory import OpenedValues
 from tests.kit.waiting import eventually
 
 
@@ -29,6 +30,11 @@ def adapter_of(server: Server) -> Adapter:
 def store_of(server: Server, model: type[Model]) -> Store:
     """What reads and writes the records of a model."""
     return server._seal().runtime.stores[model]
+
+
+def opened_values_of(server: Server) -> OpenedValues:
+    """What the process remembers of encrypted fields."""
+    return server._seal().runtime.keys.opened
 
 
 def metrics_of(server: Server) -> Metrics:

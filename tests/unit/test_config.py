@@ -121,6 +121,8 @@ READ: dict[str, tuple[str, Any]] = {
     "KEYS_REQUIRED": ("no", False),
     "ENCRYPTION_LEGACY": ("refuse", "refuse"),
     "ENCRYPTION_MIN_VERSION": ("3", 3),
+    "ENCRYPTION_CACHE": ("0", 0),
+    "KEY_TIMEOUT": ("3", timedelta(seconds=3)),
     "DECRYPT_ERRORS": ("null", "null"),
 }
 
@@ -156,6 +158,8 @@ UNREADABLE = {
     "FILES_PENDING_TTL": "0",
     "ENCRYPTION_LEGACY": "keep",
     "ENCRYPTION_MIN_VERSION": "4",
+    "ENCRYPTION_CACHE": "-1",
+    "KEY_TIMEOUT": "0",
     "DECRYPT_ERRORS": "hide",
     "UPLOAD_MEMORY": "much",
 }

@@ -74,7 +74,8 @@ class Durable:
         self.entry_tables = EntryTables()
         self.erasure = Erasures(self.outbox, self.files)
         self.erasure.revokers = self.entry_tables.revokers
-        self.erasure.forget_answers = self.entry_tables.forget_answers
+        self.erasure.forget_answers = self._forget_copies
+        self._forget_opened: Callable[[], None] = lambda: None  # values of encrypted fields
         self.retention = RetentionSweeps(self._prune, self.erasure.erase_records)
         self.audit = AuditTrail(self.outbox)
         self._mail: Mail | None = None
@@ -234,6 +235,7 @@ class Durable:
             keys=runtime.keys,
         )
         runs.tracing = runtime.tracing
+        self._forget_opened = runtime.keys.opened.forget
         environment = Environment(
             runtime.adapter, clock, runtime.config, logger, runtime.stores, runs, self.metrics
         )
@@ -265,8 +267,14 @@ class Durable:
         """Everything that works in the background of a serving process."""
         return [service for part in self._all() for service in part.services()]
 
+    def _forget_copies(self) -> None:
+        """Forget what this process remembers of records: kept answers, opened values."""
+        self.entry_tables.forget_answers()
+        self._forget_opened()
+
     async def close(self) -> None:
         """Write what was counted, and close the connections of external job queues and stores."""
+        self._forget_opened()
         await self.events.close()
         if self._webhooks is not None:
             await self._webhooks.close()

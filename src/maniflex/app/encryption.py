@@ -43,6 +43,8 @@ def make_keyring(config: Config, provider: KeyProvider | None) -> Keyring:
         min_version=config.encryption_min_version,
         on_error=config.decrypt_errors,
         is_declared=given is not None,
+        cache=config.encryption_cache,
+        patience=config.key_timeout.total_seconds(),
     )
 
 

@@ -172,6 +172,7 @@ class Keys:
                     await self._rows.delete(progress.id)
                 else:  # rows that were left are looked at by the next call
                     await self._rows.update(progress.id, last_id=None)
+        self._keys.opened.forget()
         return replace(
             report,
             rotated=rotated,

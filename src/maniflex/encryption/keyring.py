@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from maniflex.encryption.envelope import CURRENT_VERSION, from_text, head_of, is_sealed, to_text
 from maniflex.encryption.local import MISSING, LocalKeyProvider
+from maniflex.encryption.memory import OpenedValues
 from maniflex.encryption.port import KeyProvider, context_of
 from maniflex.encryption.waiting import wait_for
 from maniflex.errors import DecryptionError, EncryptionError, EncryptionNotConfigured, Unavailable
 
+T = TypeVar("T")
 SEALED_COPY = b"enc:"  # neither msgpack nor zlib begins so
 
 # Values of a page, by envelope and context, which a provider elsewhere has opened with one question.
@@ -34,7 +36,10 @@ class Keyring:
         min_version: int = 1,
         on_error: str = "fail",
         is_declared: bool = True,
+        cache: int = 0,
+        patience: float = 15.0,
     ) -> None:
+        self._patience = patience  # seconds that a provider may take
         self.provider = provider
         self.is_declared = is_declared  # by the application; otherwise it is that of the environment
         self.takes_plain = legacy == "allow"
@@ -45,6 +50,8 @@ class Keyring:
         self.failures = 0  # values that did not open
         # What needs no waiting; None of a provider that is asked elsewhere.
         self.local: LocalKeyProvider | None = cast(Any, provider) if _is_local(provider) else None
+        # A provider elsewhere decides each time whether a value may be seen.
+        self.opened = OpenedValues(cache if self.local is not None else 0)
         self.has_answered = False  # the provider elsewhere, since the start
         self.loop: asyncio.AbstractEventLoop | None = None  # on which threads let it be asked
         # What was sealed elsewhere a moment ago, because most of it is read again with the row it went into.
@@ -82,7 +89,7 @@ class Keyring:
             return [MISSING]
         if self.provider is None:
             return []
-        return await self.provider.check([self.current_key(key_id) for key_id in key_ids])
+        return await self._ask(self.provider.check([self.current_key(key_id) for key_id in key_ids]))
 
     async def problems_of_exactly(self, key_id: str) -> list[str]:
         """What is wrong with this key, whatever is written under another one in its place."""
@@ -91,7 +98,7 @@ class Keyring:
             if self.local is not None:
                 self.local.secret_of(key_id)
             elif self.provider is not None:
-                return await self.provider.check([key_id])
+                return await self._ask(self.provider.check([key_id]))
         except EncryptionNotConfigured as error:
             return [error.problem]
         except Unavailable:  # which the next value that is opened tells
@@ -99,6 +106,16 @@ class Keyring:
         except ValueError as error:
             return [f"key {key_id[:40]!r}: {error}"]
         return []
+
+    async def _ask(self, question: Awaitable[T]) -> T:
+        """The answer of the provider; `Unavailable` where it does not give one in time."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await question
+        except TimeoutError:
+            error = Unavailable()
+            error.place = f"the key provider (no answer in {self._patience:g} s)"
+            raise error from None
 
     # -- values of rows, which keys of this process seal and open at once; others are waited for
 
@@ -185,7 +202,7 @@ class Keyring:
         """An envelope of the value."""
         if self.local is not None:
             return self.local.seal(key_id, plain, context)
-        envelope = await self.require().encrypt(key_id, plain, context=context)
+        envelope = await self._ask(self.require().encrypt(key_id, plain, context=context))
         head = self.current_head(key_id)
         if not envelope.startswith(head):
             raise EncryptionError(f"the envelope of the key provider does not begin with head_of({key_id!r})")
@@ -195,26 +212,26 @@ class Keyring:
         """An envelope of the value under this key, whatever is written under another one in its place."""
         if self.local is not None:
             return self.local.seal_under(head_of(key_id), plain, context)
-        return await self.require().encrypt(key_id, plain, context=context)
+        return await self._ask(self.require().encrypt(key_id, plain, context=context))
 
     async def seal_many(self, key_id: str, values: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
         """Envelopes of pairs of value and context."""
         many: Any = getattr(self.provider, "encrypt_many", None)
         if many is not None:
-            return list(await many(key_id, values))
+            return list(await self._ask(many(key_id, values)))
         return [await self.seal(key_id, plain, context) for plain, context in values]
 
     async def open(self, envelope: bytes, context: bytes) -> bytes:
         """The value of an envelope."""
         if self.local is not None:
             return self.local.open(envelope, context)
-        return await self.require().decrypt(envelope, context=context)
+        return await self._ask(self.require().decrypt(envelope, context=context))
 
     async def open_many(self, envelopes: Sequence[tuple[bytes, bytes]]) -> list[bytes | Exception]:
         """The values of pairs of envelope and context; an exception for each that does not open."""
         many: Any = getattr(self.provider, "decrypt_many", None)
         if many is not None:
-            return list(await many(envelopes))
+            return list(await self._ask(many(envelopes)))
         values: list[bytes | Exception] = []
         for envelope, context in envelopes:
             try:
@@ -231,7 +248,7 @@ class Keyring:
         """The digest of a value that is matched."""
         if self.local is not None:
             return self.local.digest(key_id, data)
-        return await self.require().hmac(self.index_key or key_id, data)
+        return await self._ask(self.require().hmac(self.index_key or key_id, data))
 
 
 @contextmanager

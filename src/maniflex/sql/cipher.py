@@ -85,9 +85,11 @@ class FieldCipher:
         self.key_id = field.encrypted
         self._model = meta.name
         self._keys = keys
-        self._label = with_length(field.labels[0].encode())
-        self._usual_context = self._label + _USUAL_LENGTH
+        self.label = with_length(field.labels[0].encode())
+        self._usual_context = self.label + _USUAL_LENGTH
         # By the head of an envelope: what opens it, and what is associated before the id of a record.
+        self._opened = keys.opened
+        self.remembered = keys.opened.recent.get
         self._openers: dict[bytes, tuple[Open, bytes]] = {}
 
     def context(self, record_id: str) -> bytes:
@@ -95,7 +97,7 @@ class FieldCipher:
         encoded = record_id.encode()
         if len(encoded) == _USUAL_ID:
             return self._usual_context + encoded
-        return self._label + with_length(encoded)
+        return self.label + with_length(encoded)
 
     def seal(self, value: str, record_id: str) -> str:
         """The text that is stored of a value."""
@@ -103,6 +105,15 @@ class FieldCipher:
 
     def open(self, stored: str, record_id: str) -> str | None:
         """The value of a stored text; None where it does not open and settings say so."""
+        known = self.remembered(stored)
+        if known is not None and known[0] == record_id and known[1] == self.label:
+            return known[2]
+        value = self._opened.find(stored, record_id, self.label)
+        if value is None:
+            value = self._open(stored, record_id)
+        return value
+
+    def _open(self, stored: str, record_id: str) -> str | None:
         try:
             if stored[:4] == PREFIX:
                 envelope = read_base64(f'"{stored[4:]}"')
@@ -111,7 +122,9 @@ class FieldCipher:
                 encoded = record_id.encode()
                 if (known := self._openers.get(envelope[:end])) is not None and len(encoded) == _USUAL_ID:
                     decrypt, head = known
-                    return decrypt(envelope[end:nonce_end], envelope[nonce_end:], head + encoded).decode()
+                    content = decrypt(envelope[end:nonce_end], envelope[nonce_end:], head + encoded).decode()
+                    self._opened.note(stored, record_id, self.label, content)
+                    return content
         except Exception:  # whatever it is, it is found and told below
             pass
         return self._open_slowly(stored, record_id)
