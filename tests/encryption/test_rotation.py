@@ -431,3 +431,68 @@ async def test_a_rotation_that_is_killed_again_and_again_loses_no_write(
             assert note.text == f"text {note.name[1:]}"
             assert note.updated_at == tags[record_id]
     assert patched
+
+
+PLAIN_APP = """
+from maniflex import Config, Model, Server, field
+from maniflex.encryption import MemoryKeyProvider
+
+class Person(Model, versioned=True, table="people"):
+    name: str
+    email: str = field(encrypted=True, unique=True)
+
+server = Server(Config.from_env())
+server.register(Person)
+server.set_key_provider(MemoryKeyProvider({keys!r}))
+"""
+
+
+async def test_encrypting_plain_texts_goes_on_after_kills(
+    tmp_path: Path, database_url: str, long_mode: bool
+) -> None:
+    """A process with `keys rotate --plaintext` is killed with SIGKILL while it writes, and called again."""
+    count, kills = (10_000, 5) if long_mode else (600, 2)
+    async with started(database_url, Person) as before_keys, before_keys.transaction():
+        for number in range(count):
+            await before_keys.db(Person).create(name="x", email=f"person-{number}@secret.example")
+    encrypted = model(
+        "Person", "people", {"name": str, "email": (str, field(encrypted=True, unique=True))}, versioned=True
+    )
+    (tmp_path / "app.py").write_text(PLAIN_APP.format(keys=dict(KEYS)))
+    command = [MANIFLEX, "keys", "rotate", "app:server", "--plaintext", "--page-size", "5"]
+    environment = {**os.environ, "PYTHONPATH": IMPORTS, "DB_WRITE_URL": database_url}
+
+    async def run() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *map(str, command), cwd=tmp_path, env=environment, stdout=asyncio.subprocess.DEVNULL
+        )
+
+    server, killed = a_clinic(encrypted), 0
+    async with client(server, database=database_url) as http:
+
+        async def plain() -> int:
+            return sum(one.count for one in await server.keys.status("Person") if not one.key_id)
+
+        for _ in range(kills):
+            process, before = await run(), await plain()
+            while process.returncode is None and await plain() > before - count // (2 * kills):
+                pass
+            if process.returncode is None:
+                process.kill()
+                killed += 1
+            await process.wait()
+            assert 0 < await plain() < count
+        last = await run()
+        assert await last.wait() == 0
+        assert await plain() == 0
+        assert killed == kills
+        emails = {one["email"] for one in data_of(await http.get("/api/people?limit=100"))}
+        assert len(emails) == min(100, count)
+        assert all(email.endswith("@secret.example") for email in emails)
+        error_of(
+            await http.post("/api/people", json={"name": "y", "email": "person-5@secret.example"}),
+            409,
+            "CONFLICT",
+        )
+        content = await stored_bytes(database_url)
+    assert b"@secret.example" not in content

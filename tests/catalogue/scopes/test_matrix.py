@@ -250,7 +250,8 @@ class Asker:
         return meta
 
     def _condition(self, meta: ModelMeta, path: tuple[str, ...]) -> str:
-        fields = [f for f in self._end(meta, path).fields if f.filterable and f.kind is Kind.TEXT]
+        candidates = self._end(meta, path).fields
+        fields = [f for f in candidates if (f.filterable or f.blind_index) and f.kind is Kind.TEXT]
         field = self.random.choice(fields)
         op = self.random.choice(["eq", "neq", "contains", "not_null", "is_null", "in", "gt"])
         value = "" if op.endswith("null") else self.random.choice([*TEXTS, *IDS])

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from maniflex import AuthInfo, Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
+from maniflex.encryption import MemoryKeyProvider
 from maniflex.middleware import db
 from maniflex.testing import client
 
@@ -23,6 +24,7 @@ class Member(Model, export=True, aggregate=True, cursor_field="email", global_se
     org_id: str = field(filterable=True)
     email: str = field(unique="org_id", filterable=True, sortable=True, searchable=True)
     role: str = field(default="member", filterable=True)
+    badge: str | None = field(default=None, encrypted=True, blind_index=True, unique="org_id")
 
 
 class Project(
@@ -103,6 +105,7 @@ def org_of(ctx: Context) -> str | None:
 def make_server(
     *rules: Callable[[Server], None], models: Iterable[type[Model]] = MODELS, **settings: Any
 ) -> Server:
+    settings.setdefault("key_provider", MemoryKeyProvider({"default": bytes(range(32))}))
     server = Server(**settings)
     server.register(*models)
     server.pipeline.auth.register(identify)
@@ -138,7 +141,9 @@ async def _fill_side(server: Server, side: str, user: str) -> None:
     org = f"org-{side}"
     for n in (1, 2, 3):
         project, task = f"p-{side}{n}", f"t-{side}{n}"
-        await server.db(Member).create(id=f"m-{side}{n}", org_id=org, email=f"{n}.common.{side}@x.org")
+        await server.db(Member).create(
+            id=f"m-{side}{n}", org_id=org, email=f"{n}.common.{side}@x.org", badge=f"common {n} of {side}"
+        )
         await server.db(Project).create(
             id=project,
             org_id=org,
