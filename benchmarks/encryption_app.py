@@ -19,6 +19,7 @@ class Post(Model, table=f"posts_{os.environ['BENCH_ENTRIES']}"):
     ssn: str = field(default="900-11-2233", **options)
 
 
-server = Server(os.environ["BENCH_DATABASE"], health_check_db=True)
+cache = int(os.environ.get("ENCRYPTION_CACHE", "4096"))
+server = Server(os.environ["BENCH_DATABASE"], health_check_db=True, encryption_cache=cache)
 server.register(Post)
 server.set_key_provider(MemoryKeyProvider({"default": bytes(range(32))}))
