@@ -106,6 +106,11 @@ DONE = {
     f"{ROOT}/outbox/{{id}}/redrive": Deed(target="message", path="/api/outbox_event/{id}/redrive"),
     f"{ROOT}/scheduled/sweep": Deed(target="order", method="GET", path=OPERATORS_ONLY, is_same=False),
 }  # fmt: skip
+# Forms that change nothing: they show what is stored encrypted, to those who act as somebody who reads it.
+REVEALED = {
+    f"{ROOT}/runs/{{id}}/reveal": Deed(target="failed", method="GET", path="/api/workflow_run/{id}"),
+    f"{ROOT}/outbox/{{id}}/reveal": Deed(target="message", method="GET", path="/api/outbox_event/{id}"),
+}
 
 
 class Order(Model):
@@ -414,7 +419,7 @@ async def test_who_has_the_role_of_operations_does_what_admins_of_the_api_do(sql
 async def find_differences_of_forms(database_url: str, panel: str) -> list[tuple[str, ...]]:
     bureau = Bureau(panel)
     paths = panel_paths(bureau.server, is_about_work)
-    assert {path for method, path in paths if method == "POST"} == DONE.keys()
+    assert {path for method, path in paths if method == "POST"} == DONE.keys() | REVEALED.keys()
     differences: list[tuple[str, ...]] = []
     async with visiting(bureau.server, database_url, signed_in=False) as browser:
         await bureau.make("schedule", "")
@@ -427,6 +432,22 @@ async def find_differences_of_forms(database_url: str, panel: str) -> list[tuple
                     if difference:
                         differences.append((name, path, owner, type, difference))
     return differences
+
+
+async def test_what_is_encrypted_is_shown_to_those_who_act_and_read_it(sqlite_url: str) -> None:
+    bureau = Bureau("by the api")
+    async with visiting(bureau.server, sqlite_url, signed_in=False) as browser:
+        for name, person in bureau.people.items():
+            await enter(browser, name)
+            for path, deed in REVEALED.items():
+                for owner, type in cases_of(deed):
+                    made_id, status = await bureau.make(deed.target, owner, type), 403
+                    if person.acts_as is not None:
+                        api_path = deed.path.replace("{id}", made_id)
+                        answer = await bureau.server.call(deed.method, api_path, auth=person.acts_as)
+                        status = answer.status
+                    response = await browser.post(path.replace("{id}", made_id))
+                    assert (response.status_code < 400) is (status < 400), (name, path, owner, type)
 
 
 def cases_of(deed: Deed) -> list[tuple[str, str]]:
