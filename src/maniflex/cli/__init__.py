@@ -15,6 +15,7 @@ from maniflex.cli.routes import check, completion, config, openapi, routes, vers
 from maniflex.cli.run import run
 from maniflex.cli.shell import backup, shell
 from maniflex.cli.superuser import createsuperuser, superuser
+from maniflex.cli.webhooks import webhooks
 from maniflex.cli.work import outbox, partition, processes, runs, scheduler, schedules, top, worker
 
 
@@ -37,6 +38,7 @@ COMMANDS: tuple[click.Command, ...] = (
     schedules,
     outbox,
     events,
+    webhooks,
     processes,
     top,
     copy,

@@ -587,10 +587,12 @@ _BAD = ("to be tried again", "failed", "given up")
 @click.command(epilog="Example: maniflex drain app:server --only runs")
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option(
-    "--only", type=click.Choice(["runs", "outbox", "events", "jobs"]), help="Leave the others alone."
+    "--only",
+    type=click.Choice(["runs", "outbox", "events", "webhooks", "jobs"]),
+    help="Leave the others alone.",
 )
 def drain(target: str, only: str | None) -> None:
-    """Work on due runs, messages, events and jobs until none is left; ends with 1 when one failed."""
+    """Work on due runs, messages, events, webhooks and jobs until none is left; ends with 1 if one failed."""
     server = load_sealed(target)
     if only == "jobs" and not server.jobs.has_external_handlers:
         raise click.ClickException("jobs have no queue of their own here: they are runs, see --only runs")
@@ -606,6 +608,7 @@ async def _drain(server: Server, only: str | None) -> None:
     does_runs = only in (None, "runs") and len(server.work.handlers) > 0
     does_outbox = only in (None, "outbox") and server.outbox.is_used
     does_events = only in (None, "events") and server.events.is_used
+    does_webhooks = only in (None, "webhooks") and server.webhooks.is_used
     worker = server.work.worker() if does_runs else None
     drainer = server.outbox.drainer() if does_outbox else None
     jobs = server.jobs.worker() if _does_jobs(server, only) else None
@@ -615,6 +618,8 @@ async def _drain(server: Server, only: str | None) -> None:
             before = count
             if does_events:
                 count += await server.events.drain()
+            if does_webhooks:
+                count += await server.webhooks.drain()
             if drainer is not None:
                 count += await drainer.drain(progress.after(count))
             if worker is not None:
@@ -640,6 +645,8 @@ def _print_work_done(server: Server, only: str | None, rest: str) -> bool:
     counts_by_part = {"runs": _counts_by_word(server, RUNS), "outbox": _counts_by_word(server, MESSAGES)}
     if server.events.is_used:
         counts_by_part["events"] = _counts_by_word(server, EVENTS)
+    if server.webhooks.is_used:
+        counts_by_part["webhooks"] = _attempts_by_word(server)
     counts_by_part["runs"][rest] = _runs_begun(server) - sum(counts_by_part["runs"].values())
     for part in [part for part in counts_by_part if only not in (None, part)]:
         del counts_by_part[part]
@@ -657,6 +664,17 @@ def _runs_begun(server: Server) -> int:
 
 def _counts_by_word(server: Server, names: Mapping[str, str]) -> dict[str, int]:
     return {word: _count(server, name) for name, word in names.items()}
+
+
+def _attempts_by_word(server: Server) -> dict[str, int]:
+    """The requests to endpoints by what came of them."""
+    outcomes = {
+        dict(sample.labels).get("outcome"): int(sample.value)
+        for sample in server.metrics.counters()
+        if sample.name == "webhooks_attempts_total"
+    }
+    delivered = outcomes.get("delivered", 0)
+    return {"delivered": delivered, "to be tried again": sum(outcomes.values()) - delivered}
 
 
 def _count(server: Server, name: str) -> int:

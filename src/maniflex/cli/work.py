@@ -599,6 +599,7 @@ def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_p
             *runs,
             *server.outbox.services(),
             *server.events.services(),
+            *server.webhooks.services(),
             *server.jobs.services(),
         ]
         if not parts:

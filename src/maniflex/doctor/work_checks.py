@@ -1,4 +1,4 @@
-"""Durable work: types that nobody takes, schedules, dead letters, leases, retention (T161 to T170)."""
+"""Durable work: types that nobody takes, schedules, dead letters, leases, retention (T161 to T170, T177)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
 from maniflex.background.schedules.store import ScheduleStore
+from maniflex.background.webhooks.model import WebhookEndpoint
 from maniflex.doctor.check import (
     DatabaseCheck,
     DeclarationCheck,
@@ -304,10 +305,26 @@ async def endless_retention(database: OpenDatabase) -> AsyncIterator[Problem]:
             )
 
 
+def open_webhook_secrets(subject: Subject) -> Iterator[Problem]:
+    store = subject.stores.get(WebhookEndpoint)
+    if store is None or store.meta.options.headless or subject.runtime.keys.is_declared:
+        return
+    yield Problem(
+        where="webhook_endpoint.secret",
+        why="the secrets and headers of webhook endpoints are kept as they are: whoever reads a backup can"
+        " sign in the name of this application",
+        fix='server.set_key_provider(EnvKeyProvider()), with a key "default"',
+        about=("webhook_endpoint",),
+    )
+
+
 CHECKS = (
     DeclarationCheck("T166", Severity.WARNING, "a lease of less than five seconds", short_leases),
     DeclarationCheck(
         "T167", Severity.WARNING, "a handler that may take longer than `shutdown_timeout`", long_handlers
+    ),
+    DeclarationCheck(
+        "T177", Severity.WARNING, "secrets of webhook endpoints without a key provider", open_webhook_secrets
     ),
 )
 DATABASE_CHECKS = (

@@ -77,7 +77,7 @@ class Offer:
 class Webhooks(DeclaredPart):
     """Declares endpoints, sends events to them, and looks after what is on its way."""
 
-    too_late: ClassVar = "the server is sealed_secret; webhooks are declared before it starts"
+    too_late: ClassVar = "the server is sealed; webhooks are declared before it starts"
     too_early: ClassVar = "webhooks are used once the server is started"
     not_used: ClassVar = (
         "webhooks are not in use: server.webhooks.send(url, pattern, secret=...), service.webhook(...), or"
@@ -347,7 +347,7 @@ class Webhooks(DeclaredPart):
         return self.keys.own_key or ("default" if has_provider else None)
 
     def open_text(self, row: str, id: str) -> str:
-        """A row secret as it is."""
+        """A secret of a row, opened."""
         return self.keys.open_text(row, SEALED_AS, id)
 
     async def view(self, endpoint: Destination, event: Event) -> Event | None:
