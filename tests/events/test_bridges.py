@@ -18,7 +18,7 @@ from maniflex.errors import DeclarationError, Unavailable
 from maniflex.events import Event, InProcessBus, NatsBus, RedisBus
 from maniflex.events.port import Bus
 from maniflex.middleware import service
-from maniflex.testing import client
+from maniflex.testing import FakeClock, client
 from tests.kit.tcp_relay import Relay
 from tests.kit.waiting import eventually
 
@@ -180,6 +180,24 @@ async def test_events_of_others_enter_the_feed_once(database_url: str) -> None:
             ("billing.paid", "1", "/others", None),
             ("mine", events[2].id, "/maniflex", None),
         ]
+
+
+async def test_an_event_of_others_is_kept_from_when_it_came(database_url: str) -> None:
+    bus, clock = ListBus(), FakeClock()
+    old = Event("billing.paid", id="1", source="/billing", time=clock.now() - timedelta(days=30))
+    server = Server(database_url, clock=clock, event_poll_interval=SHORT)
+    server.register(Order)
+    server.events.use(bus, ingest=["billing.*"])
+    async with server.lifespan():
+        await eventually(lambda: bus.handler is not None, "the subscription")
+        assert bus.handler is not None
+        await bus.handler(old)
+        await server.events.drain()
+        pruner = server.events.store
+
+        assert await pruner.prune(clock.now() - timedelta(days=7), 100, clock.now()) == 0
+        [event] = await server.events.read()
+        assert event.time == old.time
 
 
 async def test_a_bus_within_the_process_is_fed_in_every_process(database_url: str) -> None:

@@ -100,6 +100,8 @@ READ: dict[str, tuple[str, Any]] = {
     "EVENT_MAX_SIZE": ("1MB", 1024 * 1024),
     "EVENT_RETENTION": ("0", timedelta(0)),
     "EVENT_POLL_INTERVAL": ("100ms", timedelta(milliseconds=100)),
+    "WEBHOOK_CONCURRENCY": ("20", 20),
+    "WEBHOOK_RETENTION": ("7d", timedelta(days=7)),
     "OUTBOX_RETENTION": ("0", timedelta(0)),
     "SWEEP_INTERVAL": ("10s", timedelta(seconds=10)),
     "SWEEP_BATCH_SIZE": ("50", 50),

@@ -199,5 +199,5 @@ class BusKeeper:
         """Keep an event of others in the feed, once for each source and id."""
         if event.source in self._own_sources:
             return
-        await self._store.adapter.write(self._store.append(draft_of(event)))
+        await self._store.adapter.write(self._store.append(draft_of(event), self._clock.now()))
         self._on_event()

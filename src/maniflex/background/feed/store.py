@@ -151,10 +151,10 @@ class FeedStore:
 
     # -- writing
 
-    def append(self, draft: DraftEvent) -> Sql:
-        """What adds one event; gives its id back, or nothing where it is there already."""
+    def append(self, draft: DraftEvent, now: datetime | None = None) -> Sql:
+        """What adds one event, of now or of its own time; gives its id back, or nothing where it is there."""
         values = draft._asdict()
-        values["time"] = self._time(draft.time)
+        values["time"], values["now"] = self._time(draft.time), self._time(now or draft.time)
         return self._sql["append"].bind_all(values)
 
     def insert_text(

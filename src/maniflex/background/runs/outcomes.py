@@ -36,7 +36,7 @@ _ENGINE = (
     "maniflex.background.runs.attempt",
     "maniflex.background.runs.run",
     "maniflex.background.runs.step_memory",
-    "maniflex.background.loop",
+    "maniflex._threads",
 )
 
 log = guard_logger(logging.getLogger("maniflex.work"))

@@ -40,7 +40,7 @@ INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, mode
 SELECT :id::text, nextval('event_log_seq'), :event_id::text, :type::text, :source::text, :subject::text, :time::timestamptz,
        :key::text, :model::text, :operation::text, :record_id::text, :actor_id::text, :tenant_id::text, :traceparent::text,
        :schema_version::bigint, :changed::text, :headers::json, :dataref::text, :data::json, false, :scope::json,
-       :time::timestamptz, :time::timestamptz
+       :now::timestamptz, :now::timestamptz
   FROM (SELECT 1) AS of_write
     ON CONFLICT DO NOTHING
 RETURNING id;
@@ -117,7 +117,7 @@ UPDATE event_group SET position = :last::bigint WHERE name = ANY(:names::text[])
 -- name: prune
 DELETE FROM event_log WHERE id = ANY(ARRAY(
     SELECT e.id FROM event_log e
-     WHERE e.position IS NOT NULL AND e.time < :before{needed}
+     WHERE e.position IS NOT NULL AND e.created_at < :before{needed}
        AND e.position <= coalesce((SELECT min(g.position) FROM event_group g
                                     WHERE g.kind <> 'taker' OR g.served_at >= :before), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')

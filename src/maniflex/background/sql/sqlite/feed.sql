@@ -31,7 +31,7 @@ INSERT INTO event_log (id, seq, event_id, type, source, subject, time, key, mode
                        schema_version, changed, headers, dataref, data, erased, scope, created_at, updated_at)
 SELECT :id, 0, :event_id, :type, :source, :subject, :time, :key, :model,
        :operation, :record_id, :actor_id, :tenant_id, :traceparent, :schema_version, :changed, :headers, :dataref, :data,
-       0, :scope, :time, :time
+       0, :scope, :now, :now
   FROM (SELECT 1) AS of_write
  WHERE true
     ON CONFLICT DO NOTHING
@@ -100,7 +100,7 @@ UPDATE event_group SET position = :last WHERE name IN (SELECT value FROM json_ea
 -- name: prune
 DELETE FROM event_log WHERE id IN (
     SELECT e.id FROM event_log e
-     WHERE e.position IS NOT NULL AND e.time < :before{needed}
+     WHERE e.position IS NOT NULL AND e.created_at < :before{needed}
        AND e.position <= coalesce((SELECT min(g.position) FROM event_group g
                                     WHERE g.kind <> 'taker' OR g.served_at >= :before), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
