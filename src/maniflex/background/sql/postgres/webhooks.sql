@@ -21,23 +21,29 @@ SELECT m.id, nextval('webhook_delivery_seq'), m.endpoint_id, m.event_id, m.type,
 RETURNING id;
 
 -- name: claim
--- The oldest due deliveries of one endpoint, each the first of its line.
+-- The oldest due deliveries of one endpoint, each the first of its line. The first of a line is asked for as a scalar,
+-- which is one look into its index whatever the planner knows of the table; as NOT EXISTS it became a join of all rows.
 WITH due AS MATERIALIZED (
     SELECT w.id, w.seq, w.line FROM webhook_delivery w
      WHERE w.endpoint_id = :endpoint_id AND w.status = 'pending' AND w.retry_at <= :now
        AND (w.lease_until IS NULL OR w.lease_until <= :now)
-     ORDER BY w.seq LIMIT 1000
+     ORDER BY w.seq LIMIT 200
 ), heads AS MATERIALIZED (
-    SELECT w.id FROM webhook_delivery w JOIN due ON due.id = w.id
-     WHERE w.status = 'pending' AND (w.lease_until IS NULL OR w.lease_until <= :now)
-       AND (due.line IS NULL OR NOT EXISTS (
-            SELECT 1 FROM webhook_delivery b
-             WHERE b.endpoint_id = :endpoint_id AND b.line = due.line AND b.status = 'pending' AND b.seq < due.seq))
-     ORDER BY due.seq LIMIT :limit FOR UPDATE OF w SKIP LOCKED
+    SELECT due.id FROM due
+     WHERE due.line IS NULL OR due.seq = (
+            SELECT b.seq FROM webhook_delivery b
+             WHERE b.endpoint_id = :endpoint_id AND b.line = due.line AND b.status = 'pending'
+             ORDER BY b.seq LIMIT 1)
+     ORDER BY due.seq LIMIT :limit
+), ours AS MATERIALIZED (
+    SELECT w.id FROM webhook_delivery w
+     WHERE w.id = ANY(ARRAY(SELECT id FROM heads)) AND w.status = 'pending'
+       AND (w.lease_until IS NULL OR w.lease_until <= :now)
+       FOR UPDATE SKIP LOCKED
 )
 UPDATE webhook_delivery w
    SET lease = :lease, lease_until = :until, attempts = w.attempts + 1, tries = w.tries + 1
-  FROM heads WHERE w.id = heads.id
+ WHERE w.id = ANY(ARRAY(SELECT id FROM ours))
 RETURNING w.id, w.event_id, w.type, w.line, w.attempts, w.tries, w.is_visible;
 
 -- name: serve

@@ -30,7 +30,7 @@ UPDATE webhook_delivery
         SELECT id, seq, line FROM webhook_delivery
          WHERE endpoint_id = :endpoint_id AND status = 'pending' AND retry_at <= :now
            AND (lease_until IS NULL OR lease_until <= :now)
-         ORDER BY seq LIMIT 1000) due
+         ORDER BY seq LIMIT 200) due
      WHERE due.line IS NULL OR NOT EXISTS (
             SELECT 1 FROM webhook_delivery b
              WHERE b.endpoint_id = :endpoint_id AND b.line = due.line AND b.status = 'pending' AND b.seq < due.seq)
