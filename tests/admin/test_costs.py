@@ -59,4 +59,4 @@ async def test_a_list_of_twenty_costs_little_beyond_the_request_of_the_api(sqlit
             await server.db(Book).create(title=f"Book {number}", author_id=author.id)
         api = await calls_of(lambda: browser.http.get("/api/books?include=author"))
         panel = await calls_of(lambda: browser.http.get("/admin/books"))
-        assert panel - api < 30_000, (panel, api)  # 21,000 took 5.4 ms of a processor
+        assert panel - api < 33_000, (panel, api)  # 21,000 took 5.4 ms of a processor

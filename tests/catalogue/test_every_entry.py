@@ -42,7 +42,7 @@ OPTIONAL = (
 )
 ARTICLE = sealed(Section, Article)["Article"]
 # Another entry, which asks for an identity on writes; the routes of the outbox.
-BRINGS_ANOTHER = {"service.emit", "auth.allow_public_read", "service.send_email"}
+BRINGS_ANOTHER = {"service.emit", "service.webhook", "auth.allow_public_read", "service.send_email"}
 # A body that is too large and a conflict are refused by every write; the sample of a filter is a constant;
 # OPTIONS is not shown unless told; the sample of an envelope has no schema; an audit of reads refuses nothing
 # unless it is required.

@@ -26,6 +26,7 @@ from maniflex.errors import ConfigError, DeclarationError, RequestError
 from maniflex.features.export import Format, stored_fields, write_rows
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.texts import locale_rules
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.languages import BodyTexts
 from maniflex.pipeline.operation import Operation
@@ -159,10 +160,15 @@ class UnscopedTarget:
         return body
 
     def _plain(self, record: Model) -> Mapping[str, Any]:
-        """A record as the API would show it."""
+        """A record as the API would show it, with all its translations."""
         serializer = self._runtime.serializers[self._meta.cls]
         encode = self._runtime.encode
-        values: Mapping[str, Any] = msgspec.json.decode(encode(serializer.struct_of(serializer.row(record))))
+        values: dict[str, Any] = msgspec.json.decode(encode(serializer.struct_of(serializer.row(record))))
+        for field in self._meta.fields:
+            rules = locale_rules(field)
+            if rules is not None and not field.secret:
+                texts = getattr(record, field.name)
+                values[rules.companion] = None if texts is None else dict(texts)
         return values
 
 

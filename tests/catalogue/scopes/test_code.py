@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from maniflex import AuthInfo, Context, Next, Server
+from maniflex.encryption import MemoryKeyProvider
 from maniflex.errors import ForeignKeyViolation, NotFound, OutOfScope, RawSqlRefused, ValidationFailed
 from maniflex.middleware import db
 from tests.catalogue.scopes.world import (
@@ -261,6 +262,7 @@ async def test_a_block_outside_requests_is_bound(database_url: str) -> None:
 async def test_execute_is_bound_by_its_identity(database_url: str) -> None:
     """X11: without one the call is anonymous."""
     server = Server()
+    server.set_key_provider(MemoryKeyProvider({"default": bytes(range(32))}))
     server.register(Org, Member, Project, Task, *_others())
     server.pipeline.auth.register(db.tenancy("org_id"), models=[Project])
     async with serving(server, database_url):
