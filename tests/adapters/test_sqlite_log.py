@@ -100,7 +100,7 @@ async def test_a_reader_that_holds_it_is_told_in_the_log_once_and_it_begins_anew
     with caplog.at_level(logging.WARNING), closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM things").fetchall()
-        assert await write_much(db, path, 20 * 1024 * 1024) > 16 * 1024 * 1024
+        assert await write_much(db, path, 20 * 1024 * 1024, pause=0.005) > 16 * 1024 * 1024
     warnings = [record.getMessage() for record in caplog.records if "write-ahead log" in record.getMessage()]
     assert len(warnings) == 1
     assert path in warnings[0]
