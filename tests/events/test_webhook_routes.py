@@ -17,7 +17,7 @@ from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex._webhook_signatures import checking_key, is_signed
 from maniflex.background.webhooks.model import WebhookDelivery, WebhookEndpoint
 from maniflex.encryption import MemoryKeyProvider
-from maniflex.middleware import response
+from maniflex.middleware import db, response
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.scripted_http import Answer, scripted
@@ -39,6 +39,19 @@ class Note(Model, events=True):
 
     owner: str | None = field(default=None)
     text: str = field(default="")
+
+
+class Team(Model, events=True):
+    """What belongs to a tenant, and has members."""
+
+    org: str = field(default="", filterable=True)
+
+
+class Member(Model, events=True):
+    """What belongs to a tenant and to a team."""
+
+    org: str = field(default="", filterable=True)
+    team_id: str = field(relation="Team", on_delete="cascade")
 
 
 async def authenticate(ctx: Context, next: Next) -> None:
@@ -186,6 +199,25 @@ async def test_an_endpoint_gets_what_its_owner_is_shown_and_no_more(database_url
         query = {"filter": f"endpoint_id:eq:{of_bob['id']}"}
         listed = await http.get("/api/webhook_deliveries", params=query, headers=who("root", "", "admin"))
         assert {one["type"] for one in listed.json()["data"]} == {"doc.created", "doc.updated"}
+
+
+async def test_models_that_refer_to_each_other_are_told_within_their_tenant(database_url: str) -> None:
+    def declare(server: Server) -> None:
+        server.register(Team, Member)
+        server.pipeline.db.register(db.tenancy("org"), models=[Team, Member])
+
+    async with scripted(OK) as receiver, serving(database_url, declare=declare) as (server, http):
+        ada, bob = who("ada", "acme"), who("bob", "other")
+        await endpoint(http, receiver.url, ada)
+        for caller in (ada, bob):
+            team = (await http.post("/api/teams", json={}, headers=caller)).json()["data"]["id"]
+            body = {"team_id": team}
+            assert (await http.post("/api/members", json=body, headers=caller)).status_code == 201
+        await server.webhooks.drain()
+
+        told = [json.loads(request.body) for request in receiver.asked]
+        assert sorted(one["type"] for one in told) == ["member.created", "team.created"]
+        assert {one["data"]["org"] for one in told} == {"acme"}
 
 
 async def test_a_replay_gives_no_more_than_the_first_time(sqlite_url: str) -> None:

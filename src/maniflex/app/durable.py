@@ -129,9 +129,12 @@ class Durable:
                 self._webhooks.attach(self._environment)
         return self._webhooks
 
-    def judge_by(self, routes: RouteBuilder) -> None:
-        """The models have their routes: trails and webhooks show what these would."""
+    def bind_trails(self, routes: RouteBuilder) -> None:
+        """The rules of the models are declared: those of trails are made of them."""
         self.audit_routes.prepare(routes)
+
+    def judge_by(self, routes: RouteBuilder) -> None:
+        """The rules of the models are sealed: webhooks are told what their routes would show."""
         if self._webhooks is not None:
             self._webhooks.judge_by(routes)
 

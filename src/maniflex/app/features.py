@@ -257,6 +257,9 @@ class DurableRoutes(Feature):
         return [*durable.problems(), *captures, *durable.audit.problems(runtime)]
 
     def prepare(self, draft: ServerDraft) -> None:
+        draft.declaration.durable.bind_trails(draft.routes)
+
+    def use(self, draft: ServerDraft, in_process: InProcess) -> None:
         draft.declaration.durable.judge_by(draft.routes)
 
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
