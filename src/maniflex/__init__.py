@@ -33,12 +33,12 @@ from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, ModelOptions, Retention
 from maniflex.model.relation import belongs_to, has_many, many_to_many
+from maniflex.pipeline.access import with_transaction
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.scope import SINGLETON_ID
-from maniflex.pipeline.transactions import with_transaction
 
 __all__ = [
     "SINGLETON_ID",

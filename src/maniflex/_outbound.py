@@ -137,14 +137,14 @@ def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 async def find_allowed_addresses(host: str, port: int, *, allow_private: bool = False) -> list[str]:
     """The addresses of a host; `AddressRefused` unless all of them may be connected to."""
     entries = await asyncio.wrap_future(_begin_lookup(host, port))
-    return _judged(host, entries, allow_private)
+    return _check_addresses(host, entries, allow_private)
 
 
 def _allowed_addresses(host: str, port: int, deadline: _Deadline, allow_private: bool) -> list[str]:
     """The same, on a thread that blocks."""
     lookup = _begin_lookup(host, port)
     try:
-        return _judged(host, lookup.result(deadline.seconds_left()), allow_private)
+        return _check_addresses(host, lookup.result(deadline.seconds_left()), allow_private)
     except TimeoutError:
         lookup.cancel()
         raise TimeoutError(f"the time was up before {host} was looked up") from None
@@ -163,7 +163,7 @@ def _look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-def _judged(host: str, addresses: list[str], allow_private: bool) -> list[str]:
+def _check_addresses(host: str, addresses: list[str], allow_private: bool) -> list[str]:
     if not allow_private and not all(is_public(address) for address in addresses):
         raise AddressRefused(f"{host} has an address that is not public")
     return addresses

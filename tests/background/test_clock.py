@@ -12,7 +12,7 @@ from maniflex.background.clock import (
     CONFIRM_AFTER,
     EVERY,
     ClockKeeper,
-    Reading,
+    ClockReading,
     ServerClock,
     Verdict,
     choose,
@@ -78,21 +78,21 @@ async def test_on_sqlite_the_wall_clock_of_the_machine_is_asked(caplog: pytest.L
 def synchronised(ahead: float = 0.0) -> tuple[ServerClock, Machine]:
     machine = Machine()
     clock = ServerClock(machine)
-    clock.take(Reading(ahead, 0.001, machine.monotonic()))
+    clock.take(ClockReading(ahead, 0.001, machine.monotonic()))
     return clock, machine
 
 
 def take(clock: ServerClock, machine: Machine, ahead: float, error: float = 0.001) -> Verdict:
-    return clock.take(Reading(ahead, error, machine.monotonic()))
+    return clock.take(ClockReading(ahead, error, machine.monotonic()))
 
 
 def test_small_corrections_are_made_at_once_and_what_a_round_trip_cannot_tell_is_none() -> None:
     clock, machine = synchronised()
 
     assert take(clock, machine, 1.5) is Verdict.TRUSTED
-    assert clock.jump_of(Reading(1.5, 0, 0)) == 0
+    assert clock.jump_of(ClockReading(1.5, 0, 0)) == 0
     assert take(clock, machine, 3.0, error=2.0) is Verdict.TRUSTED
-    assert clock.jump_of(Reading(1.5, 0, 0)) == 0
+    assert clock.jump_of(ClockReading(1.5, 0, 0)) == 0
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0, 3e8, -2.5])
@@ -108,7 +108,7 @@ def test_a_jump_is_believed_when_it_is_still_there_after_a_while(jump: float) ->
 
     assert may_fire(clock)
     assert not may_take_over(clock)
-    assert clock.jump_of(Reading(jump, 0, 0)) == 0
+    assert clock.jump_of(ClockReading(jump, 0, 0)) == 0
 
 
 def test_a_clock_that_keeps_jumping_is_never_believed() -> None:
@@ -124,9 +124,9 @@ def test_a_clock_that_keeps_jumping_is_never_believed() -> None:
 
 
 def test_of_readings_that_contradict_each_other_the_middle_one_counts() -> None:
-    right, exact, mad = Reading(10.0, 0.2, 1), Reading(10.1, 0.1, 2), Reading(9e9, 0.01, 3)
+    right, exact, mad = ClockReading(10.0, 0.2, 1), ClockReading(10.1, 0.1, 2), ClockReading(9e9, 0.01, 3)
 
-    assert choose([right, exact, Reading(10.05, 0.3, 3)]) is exact
+    assert choose([right, exact, ClockReading(10.05, 0.3, 3)]) is exact
     assert choose([mad, right, exact]) is exact
     assert choose([right, mad, exact]) is exact
 

@@ -30,7 +30,7 @@ from maniflex.admin.records import MOST_UNASKED, Consequence, consequences_of
 from maniflex.admin.search import label_controls, pickers_of, read_labels
 from maniflex.admin.site import ModelSite, title_of
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfers.batches import Change, change_one
+from maniflex.admin.transfers.batches import BatchChange, change_one
 from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, require_permission, start_phase
 from maniflex.admin.visit import MOST_COUNTED, Api, ApiAnswer, Visit, act
 from maniflex.admin.widgets import Control, FormInput, as_text, input_name, key_at
@@ -56,7 +56,7 @@ def operation_of(site: ModelSite, action: str) -> Operation | None:
 
 
 @dataclass(kw_only=True)
-class RecordChange(Change):
+class RecordChange(BatchChange):
     """A change of the records that a list shows."""
 
     api: Api

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, overload
 from maniflex._caller import caller, speak_as
 from maniflex._locales import locale_code
 from maniflex.app.assembly import Assembly
-from maniflex.app.keys import Keys
+from maniflex.app.keys import ServerKeys
 from maniflex.db.current import OnPrimary, transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
@@ -54,9 +54,9 @@ class WithDataAccess:
         return self._with_waiting(Records(runtime.store(model), tx, bound=current_scope(runtime)))
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> ServerKeys:
         """The keys of encrypted fields: what is stored under which, and writing it anew under another."""
-        return self._with_waiting(Keys(self._seal().runtime))
+        return self._with_waiting(ServerKeys(self._seal().runtime))
 
     def _with_waiting(self, service: T) -> T:
         """The service, whose calls may wait for a key provider that is asked elsewhere."""

@@ -20,7 +20,6 @@ from maniflex.erasure.plan import problems_of
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
-from maniflex.features.declarations import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.files.feature import (
     all_file_endpoints,
@@ -48,6 +47,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline, acts_on_files, can_guard_files, takes
 from maniflex.pipeline.routes import Endpoint, operation_problems, serves
 from maniflex.pipeline.rules.scopes import ScopeRule
+from maniflex.pipeline.rules.transforms import computed_problems
 
 if TYPE_CHECKING:
     from maniflex.admin.operations.parts import DurableParts

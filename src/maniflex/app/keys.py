@@ -34,7 +34,7 @@ ModelName = type[Model] | str
 ROTATE_RUN = "maniflex.keys.rotate"
 
 
-class Keys:
+class ServerKeys:
     """The keys of one server: `server.keys`."""
 
     def __init__(self, runtime: Runtime) -> None:

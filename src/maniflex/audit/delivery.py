@@ -23,9 +23,9 @@ from maniflex.audit.records import (
     ActionAuditRecord,
     AnyRecord,
     AuditRecord,
-    Delivery,
     ReadAuditRecord,
     RecordCourier,
+    SinkDelivery,
 )
 from maniflex.audit.tables import TABLES, TableSink
 from maniflex.background.environment import Environment
@@ -159,7 +159,7 @@ class AuditTrail:
     def collect(self, uses: Sequence[Use]) -> None:
         """Find the audit entries, and have the outbox deliver where one of them asks for it."""
         self._uses = [(entry, names) for entry, names in uses if isinstance(entry, AuditEntry)]
-        if not self._has_handler and any(entry.delivery is Delivery.OUTBOX for entry, _ in self._uses):
+        if not self._has_handler and any(entry.delivery is SinkDelivery.OUTBOX for entry, _ in self._uses):
             self._outbox.handler(KIND)(self._deliver)
             self._has_handler = True
 
@@ -189,7 +189,7 @@ class AuditTrail:
     def problems(self, runtime: Runtime) -> Iterator[str]:
         """Models whose rows are not in the database of the outbox, and tables with two roles."""
         for entry, names in self._uses:
-            if entry.delivery is Delivery.OUTBOX and isinstance(entry, ListeningEntry):
+            if entry.delivery is SinkDelivery.OUTBOX and isinstance(entry, ListeningEntry):
                 for store in runtime.stores.values():
                     if _is_meant(store, names) and store.adapter is not runtime.adapter:
                         yield (
@@ -227,11 +227,11 @@ class AuditTrail:
         self, entry: AuditEntry, sink: SinkCaller, address: str, start_task: StartTask
     ) -> RecordCourier:
         match entry.delivery:
-            case Delivery.TRANSACTION:
+            case SinkDelivery.TRANSACTION:
                 return InTransaction(sink)
-            case Delivery.OUTBOX:
+            case SinkDelivery.OUTBOX:
                 return ByOutbox(self._outbox, address)
-            case Delivery.BACKGROUND:
+            case SinkDelivery.BACKGROUND:
                 return InBackground(sink, start_task)
 
     async def _deliver(self, message: Message) -> None:

@@ -21,10 +21,10 @@ from maniflex.audit.records import (
     AnyRecord,
     AuditRecord,
     AuditSink,
-    Delivery,
     FieldChange,
     ReadAuditRecord,
     RecordCourier,
+    SinkDelivery,
 )
 from maniflex.audit.tables import AT_ONCE, TABLES, AuditRow, TableSink
 from maniflex.db.port import Row, Tx
@@ -64,9 +64,9 @@ class AuditEntry(Entry):
         self.mistakes += _sink_mistakes(self.sink)
         self.delivery = self._default_delivery()
         try:
-            self.delivery = self.delivery if delivery is None else Delivery(delivery)
+            self.delivery = self.delivery if delivery is None else SinkDelivery(delivery)
         except ValueError:
-            self.mistakes.append(f"delivery={delivery!r} is none of {', '.join(Delivery)}")
+            self.mistakes.append(f"delivery={delivery!r} is none of {', '.join(SinkDelivery)}")
         self.keeps = Kept(own_tables=(self.table,) if isinstance(self.sink, TableSink) else ())
 
     @property
@@ -74,8 +74,8 @@ class AuditEntry(Entry):
         """Where a `TableSink` keeps its records."""
         return TABLES[self.record]
 
-    def _default_delivery(self) -> Delivery:
-        return Delivery.TRANSACTION if isinstance(self.sink, TableSink) else Delivery.OUTBOX
+    def _default_delivery(self) -> SinkDelivery:
+        return SinkDelivery.TRANSACTION if isinstance(self.sink, TableSink) else SinkDelivery.OUTBOX
 
     def attach(
         self,
@@ -166,13 +166,13 @@ class AuditReads(AuditEntry):
         if not isinstance(required, bool):
             self.mistakes.append(f"required={required!r} is neither True nor False")
         if required and delivery is None:
-            self.delivery = Delivery.TRANSACTION
-        if required and self.delivery is Delivery.BACKGROUND:
+            self.delivery = SinkDelivery.TRANSACTION
+        if required and self.delivery is SinkDelivery.BACKGROUND:
             self.mistakes.append('required=True waits for the sink, which delivery="background" does not')
-        self._is_required = required or self.delivery is Delivery.TRANSACTION
+        self._is_required = required or self.delivery is SinkDelivery.TRANSACTION
 
-    def _default_delivery(self) -> Delivery:
-        return Delivery.BACKGROUND
+    def _default_delivery(self) -> SinkDelivery:
+        return SinkDelivery.BACKGROUND
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         is_refusing = self._is_required and operation in self.acts_for
@@ -380,7 +380,7 @@ class AuditLog(ListeningEntry, AuditEntry):
         self._requests_only = requests_only
         self._exclude = names_in(exclude)
         self._models: dict[str, _AuditedModel] = {}
-        self.keeps = replace(self.keeps, beside_rows=self.delivery is Delivery.TRANSACTION)
+        self.keeps = replace(self.keeps, beside_rows=self.delivery is SinkDelivery.TRANSACTION)
         for name, value in (("changes", changes), ("requests_only", requests_only)):
             if not isinstance(value, bool):
                 self.mistakes.append(f"{name}={value!r} is neither True nor False")
@@ -413,7 +413,7 @@ class AuditLog(ListeningEntry, AuditEntry):
 
     def listener(self, store: Store) -> ChangeListener:
         """Rows of a table follow from the write; another sink is told of it."""
-        in_table = type(self.sink) is TableSink and self.delivery is Delivery.TRANSACTION
+        in_table = type(self.sink) is TableSink and self.delivery is SinkDelivery.TRANSACTION
         return TrailRows(self, self.sink, store.adapter.dialect) if in_table else self
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:

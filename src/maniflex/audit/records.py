@@ -95,7 +95,7 @@ AnyRecord = AuditRecord | ReadAuditRecord | ActionAuditRecord
 LIMIT = 5.0  # seconds that a sink has for a record, unless the outbox delivers it
 
 
-class Delivery(StrEnum):
+class SinkDelivery(StrEnum):
     """How a record gets to its sink."""
 
     TRANSACTION = "transaction"  # in the transaction of the write; a sink that fails fails the write

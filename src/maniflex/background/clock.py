@@ -33,7 +33,7 @@ _ASK = Sql("SELECT clock_timestamp()")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """How many seconds the server's time is ahead of the monotonic clock, give or take `error`."""
 
     ahead: float
@@ -61,7 +61,7 @@ class ServerClock(SystemClock):
         self._hold_off = hold_off.total_seconds()
         self._ahead = self._machine.now().timestamp() - self._machine.monotonic()
         self._synchronised = False
-        self._doubted: Reading | None = None
+        self._doubted: ClockReading | None = None
         self._steady_from = float("-inf")
 
     def now(self) -> datetime:
@@ -91,11 +91,11 @@ class ServerClock(SystemClock):
         """Whether all processes of this database have gone by one time for a while."""
         return self._machine.monotonic() >= self._steady_from
 
-    def jump_of(self, reading: Reading) -> float:
+    def jump_of(self, reading: ClockReading) -> float:
         """How many seconds the server's time is from where this clock expects it."""
         return reading.ahead - self._ahead
 
-    def take(self, reading: Reading) -> Verdict:
+    def take(self, reading: ClockReading) -> Verdict:
         """Go by the reading, unless it is a jump that is not confirmed yet."""
         if not self._synchronised:
             self._ahead, self._synchronised = reading.ahead, True
@@ -198,15 +198,15 @@ class ClockKeeper(Loop):
             self.logger.warning("the time is as expected again; durable work never went by the other one")
 
 
-async def read_time(machine: Clock, ask: Callable[[], Awaitable[datetime]]) -> Reading:
+async def read_time(machine: Clock, ask: Callable[[], Awaitable[datetime]]) -> ClockReading:
     """What a server says of its time, beside the monotonic clock of this machine."""
     start = machine.monotonic()
     time = await ask()
     error = (machine.monotonic() - start) / 2
-    return Reading(time.timestamp() - start - error, error, start + error)
+    return ClockReading(time.timestamp() - start - error, error, start + error)
 
 
-def choose(readings: list[Reading]) -> Reading:
+def choose(readings: list[ClockReading]) -> ClockReading:
     """The most exact of some readings; where they contradict each other, the one in the middle."""
     by_offset = sorted(readings, key=lambda reading: reading.ahead)
     best = min(readings, key=lambda reading: reading.error)

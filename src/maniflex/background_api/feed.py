@@ -65,7 +65,7 @@ class FeedRoutes:
         tables = {routes.runtime.stores[model].meta for model in _NOUNS}
         others = [e for e in usual if e.model not in tables]
         reading = [e for e in usual if e.model in tables and e.operation in Operation.READS]
-        own = [_renamed(e) for e in (*reading, *routes.options(reading))]
+        own = [_name_route(e) for e in (*reading, *routes.options(reading))]
         return [*others, *own, *self.private_endpoints(routes).values()]
 
     def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
@@ -109,6 +109,6 @@ def _answer_accepted(ctx: Context) -> None:
         ctx.response = Response(202, ctx.result)
 
 
-def _renamed(endpoint: Endpoint) -> Endpoint:
+def _name_route(endpoint: Endpoint) -> Endpoint:
     nouns = None if endpoint.model is None else _NOUNS.get(endpoint.model.cls)
     return endpoint if nouns is None else rename_route(nouns[0], nouns[1], endpoint)

@@ -19,7 +19,7 @@ from maniflex.background.feed.store import GroupStanding
 from maniflex.background.parameters import span
 from maniflex.cli.output import json_option, limit_option, print_json, print_table, shorten, target_argument
 from maniflex.cli.process import load_sealed, on_database
-from maniflex.events.cloudevents import structured
+from maniflex.events.cloudevents import write_structured
 from maniflex.events.event import Event
 
 TABLES = ("event_log", "event_position", "event_group", "outbox_event")
@@ -43,7 +43,7 @@ def tail(target: str, patterns: tuple[str, ...], limit: int, as_json: bool) -> N
     server = load_sealed(target)
     latest = on_database(server, lambda: server.events.latest(patterns or ("*",), limit), *TABLES)
     if as_json:
-        print_json([structured(event) for event in latest])
+        print_json([write_structured(event) for event in latest])
     else:
         print_table(EVENT_COLUMNS, [_event_row(event) for event in latest])
 

@@ -35,7 +35,7 @@ _ALL = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Link:
+class ReferringKey:
     """A key of another model (or our own) that refers to us, and what becomes of it."""
 
     store: Store
@@ -44,7 +44,7 @@ class Link:
     implicit: bool = False  # a bare junction's key that says nothing: its row ties a record that is gone
 
 
-def links_to(store: Store, stores_by_model: StoresByModel) -> tuple[Link, ...]:
+def links_to(store: Store, stores_by_model: StoresByModel) -> tuple[ReferringKey, ...]:
     """Every reference to this model that a delete has to look after."""
     junctions = _junctions(stores_by_model)
     links = []
@@ -56,9 +56,9 @@ def links_to(store: Store, stores_by_model: StoresByModel) -> tuple[Link, ...]:
                 continue
             key = relation.key or ""
             if relation.on_delete is not OnDelete.NO_ACTION:
-                links.append(Link(other, key, relation.on_delete))
+                links.append(ReferringKey(other, key, relation.on_delete))
             elif key in junctions.get(other.meta.name, ()) and not _own_fields(other, junctions):
-                links.append(Link(other, key, OnDelete.CASCADE, implicit=True))
+                links.append(ReferringKey(other, key, OnDelete.CASCADE, implicit=True))
     return tuple(links)
 
 
@@ -182,8 +182,8 @@ class _Removal:
         self._tx = tx
         self._scope = scope
         self._now = now
-        self._open: list[tuple[Link, Sequence[str]]] = []
-        self._restricted: list[tuple[Link, Sequence[str]]] = []
+        self._open: list[tuple[ReferringKey, Sequence[str]]] = []
+        self._restricted: list[tuple[ReferringKey, Sequence[str]]] = []
         self._touched = False
         self._spares_held = _spares_held()
 
@@ -204,7 +204,7 @@ class _Removal:
                 self._tx.doom()
             raise
 
-    async def _children(self, link: Link, parents: Sequence[str]) -> list[str]:
+    async def _children(self, link: ReferringKey, parents: Sequence[str]) -> list[str]:
         model = link.store.sql
         checks_versions = has_read(model, self._tx)
         rows = await self._tx.fetch(sql.children(model, link.key, parents, BATCH, versioned=checks_versions))
@@ -212,7 +212,7 @@ class _Removal:
             refuse_changed(model, changed_rows(model, rows, self._tx), self._tx)
         return [row[0] for row in rows]
 
-    async def _unlink(self, link: Link, parents: Sequence[str]) -> None:
+    async def _unlink(self, link: ReferringKey, parents: Sequence[str]) -> None:
         model, stamps = link.store.sql, {"updated_at": self._now}
         changed_ids: list[str] = []
         if has_read(model, self._tx):
@@ -224,7 +224,9 @@ class _Removal:
             await link.store.seam.tell(ChangeKind.UPDATE, self._tx, source=Source.SET_NULL)
         mark_changed(model, changed_ids, self._tx)
 
-    async def _unlink_and_tell(self, link: Link, parents: Sequence[str], stamps: Mapping[str, Any]) -> None:
+    async def _unlink_and_tell(
+        self, link: ReferringKey, parents: Sequence[str], stamps: Mapping[str, Any]
+    ) -> None:
         """Empty the keys batch by batch: those of one batch are empty when the next is looked up."""
         store, stamps = link.store, {**stamps, link.key: None}
         while True:
@@ -279,7 +281,7 @@ class _Removal:
             await self._tx.execute(sql.remove(store.sql, some, marks, marked=physically))
             await store.seam.tell_rows(ChangeKind.DELETE, self._tx, rows, marks or None, source)
 
-    async def _restrict(self, store: Store, link: Link, ids: Sequence[str]) -> None:
+    async def _restrict(self, store: Store, link: ReferringKey, ids: Sequence[str]) -> None:
         apart = link.store is store  # a row that goes along restricts nothing
         rows = await self._tx.fetch(sql.parents_in_use(link.store.sql, link.key, ids, apart=apart))
         if not rows:
@@ -288,13 +290,15 @@ class _Removal:
             raise await self._refusal(link, ids)
         self._restricted.append((link, [row[0] for row in rows]))
 
-    async def _refuse_if_held(self, link: Link, parents: Sequence[str], *, locked: bool = False) -> None:
+    async def _refuse_if_held(
+        self, link: ReferringKey, parents: Sequence[str], *, locked: bool = False
+    ) -> None:
         with_held = locked and self._spares_held
         query = sql.parents_in_use(link.store.sql, link.key, parents, locked=locked, held=with_held)
         if await self._tx.fetch_one(query):
             raise await self._refusal(link, parents)
 
-    async def _refusal(self, link: Link, parents: Sequence[str]) -> DeleteRestricted:
+    async def _refusal(self, link: ReferringKey, parents: Sequence[str]) -> DeleteRestricted:
         """Names the model and its key, unless all that refers to us lies outside the caller's scope."""
         meta = link.store.meta
         key = meta.by_name[link.key]

@@ -362,7 +362,8 @@ async def count_keys(run: Executor, meta: ModelMeta, item: FieldMeta, keys: Keyr
             head = _bytes_of(text)[:size]
             heads[head] = heads.get(head, 0) + own
     counts = [
-        KeyCount(meta.name, item.name, *_named(head), count, head == current) for head, count in heads.items()
+        KeyCount(meta.name, item.name, *_key_of_head(head), count, head == current)
+        for head, count in heads.items()
     ]
     row = await run.fetch_one(
         Sql(
@@ -383,7 +384,7 @@ def _bytes_of(letters: str) -> bytes:
         return b""
 
 
-def _named(head: bytes) -> tuple[str, int]:
+def _key_of_head(head: bytes) -> tuple[str, int]:
     """The key id and the version of a head."""
     return (head[3:].decode(errors="replace"), head[0]) if len(head) > 3 else ("?", 0)
 

@@ -19,7 +19,7 @@ from maniflex._caller import Source
 from maniflex._clock import Clock
 from maniflex.config import Limits
 from maniflex.db.budget import Budget
-from maniflex.db.cascade import Link, bring_back, circle_of, deletion, links_to, remove, undeletion
+from maniflex.db.cascade import ReferringKey, bring_back, circle_of, deletion, links_to, remove, undeletion
 from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import CheckedReferences, References, StoresByModel
@@ -81,7 +81,7 @@ class Store:
         self.listings = Listings(self.sql)
         self.stores_by_model: StoresByModel = {meta.name: self}
         self.references: References | None = None
-        self.links: tuple[Link, ...] = ()
+        self.links: tuple[ReferringKey, ...] = ()
         self.guarded: Collection[FieldMeta] = ()  # fields of the model that may be hidden from a caller
         self._indexed = IndexedTexts(meta)
         self._width = len(meta.fields)

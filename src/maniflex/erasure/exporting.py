@@ -117,12 +117,12 @@ class Exporting:
             for start in range(0, len(ids), BATCH):
                 rows = await run.fetch(bind(text, run.dialect, ids=ids[start : start + BATCH]))
                 self.counts[name] += len(rows)
-                yield name, _lines(_named(columns, row) for row in rows)
+                yield name, _lines(_name_values(columns, row) for row in rows)
 
 
 def _own_version(one: SubjectModel, walk: OwnerWalk, row: Row) -> dict[str, Any] | None:
     """The version as far as it is hers; None for one that is another's."""
-    version = _named(_VERSION, row[1:])
+    version = _name_values(_VERSION, row[1:])
     diff, snapshot = (json_values(row[1 + _VERSION.index(name)]) for name in ("diff", "snapshot"))
     before, after = walk.step(version["record_id"], version["operation"], diff or {}, snapshot)
     if not (before or after):
@@ -161,7 +161,7 @@ def _file_keys(one: SubjectModel, rows: Iterable[Row]) -> list[str]:
     return keys
 
 
-def _named(columns: Sequence[str], row: Row) -> dict[str, Any]:
+def _name_values(columns: Sequence[str], row: Row) -> dict[str, Any]:
     return {
         name: as_json(value) if name in _JSON else value for name, value in zip(columns, row, strict=True)
     }

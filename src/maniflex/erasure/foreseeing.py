@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from maniflex.db.cascade import Link
+from maniflex.db.cascade import ReferringKey
 from maniflex.db.current import Primary
 from maniflex.db.store import Store
 from maniflex.erasure.plan import SubjectModel, Treatment
@@ -56,7 +56,7 @@ class Foresight:
         return restricted_rows
 
     async def _children(
-        self, link: Link, parents: Mapping[str, Collection[str]]
+        self, link: ReferringKey, parents: Mapping[str, Collection[str]]
     ) -> tuple[dict[str, set[str]], list[str]]:
         """The live rows that refer to these, and which of them no delete of a rule may touch."""
         meta, dialect = link.store.meta, link.store.sql.dialect

@@ -77,13 +77,13 @@ class PastEraser:
             columns_of = partial(_version, one, _bound_names(one, one.history))
             text = filled_in(_VERSIONS, run.dialect, {"t": one.history.meta.table})
             async for rows in read_pages(run, text, ("record_id", "version"), ids=list(ids)):
-                yield _scrubbed(one.history.meta.table, columns_of, walk, rows, goes=goes)
+                yield _scrub_rows(one.history.meta.table, columns_of, walk, rows, goes=goes)
         if await self._ownership.keeps_audit(one.store.adapter):
             walk = OwnerWalk(one, keys, unless_told=is_hers, sides=("from", "to"))
             places, values = ("resource_id", "timestamp", "id"), {"ids": list(ids), "model": one.meta.name}
             columns_of = partial(_audit_record, one)
             async for rows in read_pages(run, _RECORDS, places, **values):
-                yield _scrubbed(AUDIT, columns_of, walk, rows)
+                yield _scrub_rows(AUDIT, columns_of, walk, rows)
 
     async def scrub(self, rows: Sequence[PastRow], tx: Tx) -> None:
         """Write what the rows have to become, or remove them."""
@@ -130,7 +130,7 @@ async def read_pages(
         rows = [tuple(row) for row in await run.fetch(bind(later, run.dialect, **values, **place))]
 
 
-def _scrubbed(
+def _scrub_rows(
     table: str, columns_of: ColumnsOf, walk: OwnerWalk, rows: Sequence[Any], *, goes: bool = False
 ) -> list[PastRow]:
     """What the rows of a page have to become; with `goes`, whole versions of hers are removed."""

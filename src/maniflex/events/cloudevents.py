@@ -5,7 +5,7 @@ with percent-encoding for HTTP and NATS, `ce_` for Kafka, `cloudEvents_` for AMQ
 its content type. Attributes that nobody here knows survive in `Event.headers`. What cannot be read is
 `UnreadableEvent`, with the reason.
 
->>> structured(Event("order.placed", id="1", time=datetime(2026, 1, 1, tzinfo=UTC)))["time"]
+>>> write_structured(Event("order.placed", id="1", time=datetime(2026, 1, 1, tzinfo=UTC)))["time"]
 '2026-01-01T00:00:00Z'
 """
 
@@ -99,7 +99,7 @@ def utc_text(moment: datetime) -> str:
 # -- writing
 
 
-def structured(event: Event) -> dict[str, Any]:
+def write_structured(event: Event) -> dict[str, Any]:
     """The whole event as one object."""
     texts = attributes(event)
     if isinstance(event.data, bytes):
@@ -112,7 +112,7 @@ def structured(event: Event) -> dict[str, Any]:
 
 def structured_bytes(event: Event) -> bytes:
     """The same as JSON text."""
-    values = structured(event)
+    values = write_structured(event)
     if "data" in values:
         values["data"] = msgspec.Raw(encode_data(event.data).encode())
     return msgspec.json.encode(values)
@@ -206,7 +206,7 @@ def _event_of(texts: dict[str, str], data: Any) -> Event:
             values[attribute] = _read_extension(attribute, texts.pop(name))
     if values.get("key") is None:
         values["key"] = values["subject"]
-    return Event.restored(**values, data=data, headers=texts)
+    return Event.restore(**values, data=data, headers=texts)
 
 
 def _read_time(text: str | None) -> datetime:

@@ -464,7 +464,7 @@ def unreadable_letter(type: str, delivery: TakenMessage, reason: str) -> Event:
     """The dead letter of a message that is no event: its bytes as they are."""
     fresh = Event(type)
     headers = {"originalid": delivery.label, "deadletterreason": reason}
-    return Event.restored(type=type, id=fresh.id, time=fresh.time, data=delivery.raw, headers=headers)
+    return Event.restore(type=type, id=fresh.id, time=fresh.time, data=delivery.raw, headers=headers)
 
 
 def clean_reason(reason: str) -> str:

@@ -86,7 +86,7 @@ class Event:
             object.__setattr__(self, "key", self.subject)
 
     @classmethod
-    def restored(cls, **values: Any) -> Self:
+    def restore(cls, **values: Any) -> Self:
         """An event that was made before, by us or by others, without judging it again."""
         event = object.__new__(cls)
         put = object.__setattr__
@@ -102,15 +102,15 @@ class Event:
 
     def with_position(self, position: int) -> Event:
         """The same event at its place in the feed."""
-        return Event.restored(**{**_values(self), "position": position})
+        return Event.restore(**{**_values(self), "position": position})
 
     def with_type(self, type: str) -> Event:
         """The same event under another type."""
-        return self if type == self.type else Event.restored(**{**_values(self), "type": type})
+        return self if type == self.type else Event.restore(**{**_values(self), "type": type})
 
     def with_data(self, data: Any, changed: Sequence[str] | None) -> Event:
         """The same event as one viewer may see it."""
-        return Event.restored(**{**_values(self), "data": data, "changed": changed})
+        return Event.restore(**{**_values(self), "data": data, "changed": changed})
 
     def as_dead_letter(self, type: str, reason: str) -> Event:
         """The event that tells that this one could not be handled, with a fresh id."""
@@ -122,7 +122,7 @@ class Event:
         }
         fresh = Event(type)
         own_values = {"type": type, "id": fresh.id, "time": fresh.time, "headers": headers, "position": None}
-        return Event.restored(**{**_values(self), **own_values})
+        return Event.restore(**{**_values(self), **own_values})
 
 
 _FIELDS = {one.name: one for one in fields(Event)}

@@ -31,7 +31,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import EntryRule, Seat, SoleRight, ask, require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.rules.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
+from maniflex.pipeline.rules.checks import Check, Problems, RecordDraft, RowChange, RowCheck, ValueRule
 
 M = TypeVar("M", bound=Model)
 
@@ -154,7 +154,7 @@ class InitialState(ValueRule):
     def __init__(self, rules: StateRules) -> None:
         self._rules = rules
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         state = plain_value(draft.values.get(self._rules.field.name))
         if state not in (self._rules.initial or ()):
             raise _initial_refusal(self._rules, state)

@@ -1,17 +1,19 @@
-"""The database as code uses it: bound by forced conditions and scope rules, or explicitly not."""
+"""The database as code uses it, bound by scope rules or explicitly not; and a request in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from maniflex._names import did_you_mean
 from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.db.store import Store
+from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
@@ -31,6 +33,8 @@ from maniflex.query.query import (
 )
 
 if TYPE_CHECKING:
+    from maniflex.pipeline.context import Context
+    from maniflex.pipeline.registration import Next
     from maniflex.pipeline.rules.model_rules import ServerRules
     from maniflex.pipeline.rules.scopes import TableRule
     from maniflex.pipeline.runtime import Runtime
@@ -257,3 +261,27 @@ class Unscoped(DatabaseAccess):
     ) -> AbstractAsyncContextManager[Tx]:
         """Open a transaction, or join the open one, as `ctx.transaction` does."""
         return self._request.transaction(isolation, on=on, read_only=read_only)
+
+
+def with_transaction(isolation: Isolation | str | None = None) -> Callable[[Context, Next], Awaitable[None]]:
+    """Middleware: everything after it shares one transaction, committed only if the request succeeds.
+
+    Register it on the service step. An open transaction is joined, so registering it twice is fine.
+    """
+    level = None if isolation is None else _level(isolation)
+
+    async def transactional(ctx: Context, next: Next) -> None:
+        async with ctx.transaction(isolation=level):
+            await next()
+
+    transactional.opens_transaction = True  # type: ignore[attr-defined]  # for entries that must stand before
+    return transactional
+
+
+def _level(isolation: Isolation | str) -> Isolation:
+    name = str(isolation).lower().replace("_", " ")
+    levels = [level.value for level in Isolation]
+    if name not in levels:
+        hint = did_you_mean(name, levels) or f"; there are: {', '.join(levels)}"
+        raise DeclarationError(f"with_transaction: there is no isolation level {isolation!r}{hint}")
+    return Isolation(name)

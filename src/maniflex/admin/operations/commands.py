@@ -22,7 +22,7 @@ from maniflex.admin.operations.outbox import read_message_filter
 from maniflex.admin.operations.parts import Filters, WorkReach, adapter_of
 from maniflex.admin.operations.run_list import read_filter
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfers.batches import Change, change_one
+from maniflex.admin.transfers.batches import BatchChange, change_one
 from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, start_phase
 from maniflex.admin.visit import ApiAnswer, Handler, Refusal, Visit, act
 from maniflex.background.commands import (
@@ -81,7 +81,7 @@ async def write(
 
 
 @dataclass(kw_only=True)
-class WorkChange(Change):
+class WorkChange(BatchChange):
     """A command on records of durable work."""
 
     reach: WorkReach

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Change(ABC):
+class BatchChange(ABC):
     """What one person wants of many records of a kind."""
 
     model: str
@@ -51,7 +51,7 @@ class Change(ABC):
         """Change one record."""
 
 
-async def change_one(visit: Visit, change: Change, record_id: str, *, is_kept: bool = True) -> ApiAnswer:
+async def change_one(visit: Visit, change: BatchChange, record_id: str, *, is_kept: bool = True) -> ApiAnswer:
     """Change a record and note it, in one transaction; without `is_kept`, nothing of that is stored."""
     async with visit.panel.trail.writing(
         visit, change.adapter, change.event, model=change.model, record_id=record_id
@@ -65,7 +65,7 @@ async def change_one(visit: Visit, change: Change, record_id: str, *, is_kept: b
 
 
 async def change_batch(
-    panel: PanelParts, transfer: AdminTransfer, visitor: PastVisitor, change: Change
+    panel: PanelParts, transfer: AdminTransfer, visitor: PastVisitor, change: BatchChange
 ) -> bool:
     """Do the next batch of a transfer; False when there is none."""
     transfers = panel.transfers
@@ -116,7 +116,7 @@ async def _prepare(ids: Sequence[str]) -> None:
 
 
 async def _call_own(
-    panel: PanelParts, transfer: AdminTransfer, visitor: PastVisitor, change: Change, ids: Sequence[str]
+    panel: PanelParts, transfer: AdminTransfer, visitor: PastVisitor, change: BatchChange, ids: Sequence[str]
 ) -> None:
     """Call the application's function with a batch; what it stores and the note are one transaction."""
     assert change.call is not None

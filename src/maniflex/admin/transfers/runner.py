@@ -13,7 +13,7 @@ from maniflex.admin.bulk_run import resume_record_change
 from maniflex.admin.operations.commands import resume_work_change
 from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminTransfer
-from maniflex.admin.transfers.batches import Change, change_batch
+from maniflex.admin.transfers.batches import BatchChange, change_batch
 from maniflex.admin.transfers.store import (
     PIECE,
     ApiTarget,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from maniflex.background.runs.run import Run
 
 
-Resume = Callable[[PastVisitor], Awaitable[Change]]  # the change of a transfer as its person reaches it
+Resume = Callable[[PastVisitor], Awaitable[BatchChange]]  # the change of a transfer as its person reaches it
 _EVENTS = PartialTable(
     {RowResult.CREATED: "create", RowResult.UPDATED: "update"},
     others="Nothing was changed, so nothing is noted.",

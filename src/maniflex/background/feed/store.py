@@ -570,7 +570,7 @@ def read_event(row: Row) -> FeedEvent:
     """The event of a row of `_COLUMNS`."""
     values = dict(zip(_NAMES, row, strict=True))
     names = values["changed"]
-    event = Event.restored(
+    event = Event.restore(
         **{name: values[name] for name in _SAME_NAMES},
         id=values["event_id"],
         time=instant(values["time"]),

@@ -19,8 +19,7 @@ from maniflex._clock import Backoff
 from maniflex._json import encode
 from maniflex._threads import on_thread
 from maniflex.background.environment import DeclaredPart, Environment
-from maniflex.background.mail.message import EmailMessage
-from maniflex.background.mail.port import Mailer
+from maniflex.background.mail.message import EmailMessage, Mailer
 from maniflex.background.outbox.api import LONGEST_BACKOFF, Outbox
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.message import Message
@@ -134,7 +133,7 @@ class Mail(DeclaredPart):
         environment = self.require_sealed()
         if not self.has_mailer(mailer):
             raise DeclarationError(self.not_used)
-        payload = {**message.stored(), "mailer": mailer or _FIRST_MAILER}
+        payload = {**message.as_payload(), "mailer": mailer or _FIRST_MAILER}
         open_tx = tx or current_tx(environment.adapter)
         if open_tx is not None:
             return await self._store(payload, open_tx, idempotency_key, subjects)
@@ -159,7 +158,7 @@ class Mail(DeclaredPart):
         mailer = self._mailers.get(payload["mailer"])
         if mailer is None:
             raise MailFailed(f"this server has no mailer {payload['mailer']!r}")
-        mail = EmailMessage.restored(payload, message.id, message.created_at)
+        mail = EmailMessage.from_payload(payload, message.id, message.created_at)
         answers = await _attempt(mailer, mail)
         final = [code for code in answers.values() if code >= _FINAL]
         later = [address for address, code in answers.items() if code < _FINAL]

@@ -1,4 +1,4 @@
-"""`EmailMessage`: one mail as code writes it, checked when it is made, and as it goes out.
+"""`EmailMessage`: one mail as code writes it, checked when it is made, and as it goes out; `Mailer` sends it.
 
 >>> message = EmailMessage("Ada <ada@example.com>", "Welcome", "Thanks for signing up.")
 >>> message.recipients
@@ -19,7 +19,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage as MimeMessage
 from email.policy import SMTP
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Protocol
 
 from maniflex.errors import ValidationFailed
 
@@ -155,7 +155,7 @@ class EmailMessage:
 
     # -- as the outbox keeps it
 
-    def stored(self) -> dict[str, Any]:
+    def as_payload(self) -> dict[str, Any]:
         """The mail as JSON."""
         return {
             **{name: list(getattr(self, name)) for name in ("to", "cc", "bcc")},
@@ -167,7 +167,7 @@ class EmailMessage:
         }
 
     @classmethod
-    def restored(cls, payload: Mapping[str, Any], id: str, date: datetime) -> EmailMessage:
+    def from_payload(cls, payload: Mapping[str, Any], id: str, date: datetime) -> EmailMessage:
         """The mail of a message of the outbox."""
         names = ("to", "cc", "bcc", "subject", "text", "html", "sender", "reply_to", "headers")
         attachments = [
@@ -175,6 +175,12 @@ class EmailMessage:
         ]
         message = cls(**{name: payload[name] for name in names}, attachments=attachments, id=id, date=date)
         return replace(message, pending=tuple(payload["pending"])) if "pending" in payload else message
+
+
+class Mailer(Protocol):
+    """Sends one mail to its `recipients`; what it raises is a failed attempt."""
+
+    async def send(self, message: EmailMessage) -> None: ...
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ def headers(message: Message, source: str) -> dict[str, str]:
 def _event_of(message: Message, source: str) -> Event:
     if not source:
         raise ValueError("a CloudEvent has a source: a URI of whoever sends it, such as /shop/orders")
-    return Event.restored(
+    return Event.restore(
         type=message.kind,
         id=message.id,
         source=source,

@@ -258,10 +258,10 @@ class Caller:
             place = answer.headers.get("location")
             if answer.status not in _REDIRECTS or place is None or not self._allow_private:
                 return answer
-            call = self._redirected(call, answer.status, place)
+            call = self._build_redirect(call, answer.status, place)
         raise CallFailed(f"{call}: there are more than {MOST_REDIRECTS} redirects")
 
-    def _redirected(self, call: _HttpCall, status: int, place: str) -> _HttpCall:
+    def _build_redirect(self, call: _HttpCall, status: int, place: str) -> _HttpCall:
         import httpx2
 
         try:

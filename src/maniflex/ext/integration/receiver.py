@@ -195,7 +195,7 @@ class ReceivingRoute:
         )(self._receive)
 
     async def _receive(self, ctx: Context) -> Response:
-        delivery, marks = await self._verified(ctx)
+        delivery, marks = await self._verify(ctx)
         if delivery.event not in self._handlers:
             raise Abort(404, "NOT_FOUND", "no handler takes webhooks of this event")
         replay = self._receiver.replay
@@ -212,7 +212,7 @@ class ReceivingRoute:
             return Response(200, body=b"")
         raise Abort(409, "WEBHOOK_REPLAY", "this webhook came before")
 
-    async def _verified(self, ctx: Context) -> tuple[ReceivedWebhook, Sequence[str]]:
+    async def _verify(self, ctx: Context) -> tuple[ReceivedWebhook, Sequence[str]]:
         ctx.max_body_size = self._receiver.max_body
         body = await ctx.read_body()
         headers = _headers_of(ctx)

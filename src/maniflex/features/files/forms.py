@@ -458,7 +458,7 @@ class FormReader:
             self._limits,
             digests=any(name == KEY_HEADER for name, _ in ctx.scope["headers"]),
         )
-        reading = _Reading(self, ctx, request, before_stream)
+        reading = _FormReading(self, ctx, request, before_stream)
         with uploading(ctx):
             async for part in form:
                 await reading.take(part)
@@ -483,7 +483,7 @@ class FormReader:
         return self._model.exact
 
 
-class _Reading:
+class _FormReading:
     """One form while its parts come."""
 
     def __init__(

@@ -23,7 +23,15 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
-from maniflex.pipeline.rules.checks import Check, Draft, Problems, RowChange, RowCheck, Sentence, ValueRule
+from maniflex.pipeline.rules.checks import (
+    Check,
+    Problems,
+    RecordDraft,
+    RowChange,
+    RowCheck,
+    Sentence,
+    ValueRule,
+)
 from maniflex.query.operators import OPERATORS, Op
 from maniflex.query.query import find_field
 from maniflex.query.values import operand, split_operand
@@ -92,10 +100,10 @@ class CrossFieldRule(RowRule):
         self._fn = fn
         self._takes_context = takes(fn, 2)
 
-    def judge(self, ctx: Context, draft: Draft) -> Awaitable[Problems]:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Awaitable[Problems]:
         return self._judge(ctx, draft)
 
-    async def _judge(self, ctx: Context, draft: Draft) -> Problems:
+    async def _judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         values = {f.api: draft.values[f.name] for f in self._shown_fields if f.name in draft.values}
         values |= {name: draft.body[name] for name in ctx.extra_names if name in draft.body}
         arguments = (ctx, values) if self._takes_context else (values,)
@@ -151,7 +159,7 @@ class DateRangeRule(RowRule):
         super().__init__((start, end), merged=merged)
         self._start, self._end = start, end
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         start, end = draft.values.get(self._start.name), draft.values.get(self._end.name)
         if start is None or end is None or _moment(end) >= _moment(start):
             return ()
@@ -201,7 +209,7 @@ class RequireWhenRule(RowRule):
         self._conditions = conditions
         self._problems = [detail(field.api, "required", "is required here")]
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         values = draft.values
         if self._field.name in draft.refused or not all(c.holds(values) for c in self._conditions):
             return ()
@@ -233,7 +241,7 @@ class AtLeastOneRule(RowRule):
         message = f"at least one of {names} is required"
         self._problems = [{"field": f.api, "message": message, "code": "required"} for f in fields]
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         if any(draft.values.get(name) is not None or name in draft.refused for name in self.names):
             return ()
         return self._problems
@@ -424,10 +432,10 @@ class UniqueOnCreate(ValueRule):
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
 
-    def judge(self, ctx: Context, draft: Draft) -> Awaitable[Problems]:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Awaitable[Problems]:
         return self._judge(ctx, draft)
 
-    async def _judge(self, ctx: Context, draft: Draft) -> Problems:
+    async def _judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         await self._lookup.refuse_duplicate(ctx, draft.values, None)
         return ()
 
@@ -489,10 +497,10 @@ class ExistsRule(ValueRule):
         self._filters = [(name, "eq", value) for name, value in filters.items()]
         self._problems = [detail(field.api, "exists", f"must be the id of a {target}")]
 
-    def judge(self, ctx: Context, draft: Draft) -> Awaitable[Problems]:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Awaitable[Problems]:
         return self._judge(ctx, draft)
 
-    async def _judge(self, ctx: Context, draft: Draft) -> Problems:
+    async def _judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         value = draft.values.get(self._field.name)
         if value is None:
             return ()

@@ -19,7 +19,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, EntryDocs, Piece, Seat, Trait, ask, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
-from maniflex.pipeline.rules.checks import Check, Draft, Problems, ValueRule
+from maniflex.pipeline.rules.checks import Check, Problems, RecordDraft, ValueRule
 from maniflex.query.values import convert_value
 
 BODIES = frozenset({Operation.CREATE, Operation.UPDATE})  # operations that bring a body
@@ -191,7 +191,7 @@ class NeedsLocales(ValueRule):
         self._locales = locales
         self.names = frozenset({field.name})
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         texts = draft.values.get(self._field.name)
         missing = [] if texts is None else [code for code in self._locales if not texts.get(code)]
         if missing:
@@ -229,7 +229,7 @@ class FieldRule(ValueRule):
         problem = detail(field.api, code, message)
         self._problems = [{**problem, "message": message} if own else problem]
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         value = draft.values.get(self._name)
         return self._problems if value is not None and self._finds_fault(value) else ()
 
@@ -381,7 +381,7 @@ class PrecisionRule(ValueRule):
         self._is_number = field.kind in NUMBERS
         self._precision, self._scale = precision, scale
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         field = self._field
         value = draft.body.get(field.api)
         if value is None or field.name in draft.refused:

@@ -27,7 +27,7 @@ class Sentence(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class RecordDraft:
     """A record about to be written, as a rule sees it."""
 
     values: Mapping[str, Any]  # typed, by attribute; of an update the row with its changes, or these alone
@@ -48,7 +48,7 @@ class ValueRule(Check):
     reads_row: bool = False  # an update is judged by the row as it will be
     is_last: bool = False  # judges only what nothing else is wrong with
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems | Awaitable[Problems]:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems | Awaitable[Problems]:
         """The problems of a record."""
         raise NotImplementedError
 
@@ -98,14 +98,14 @@ class RowRules(RowCheck):
         return any(rule.concerns(changes) for rule in self._rules)
 
     async def look(self, ctx: Context, change: RowChange) -> None:
-        draft = Draft(change.outcome, ctx._body or {})
+        draft = RecordDraft(change.outcome, ctx._body or {})
         rules = [rule for rule in self._rules if rule.concerns(change.changes)]
         problems = await judge_all(rules, ctx, draft)
         if problems:
             raise refusal(self._model, problems)
 
 
-async def judge_all(rules: Sequence[ValueRule], ctx: Context, draft: Draft) -> list[Detail]:
+async def judge_all(rules: Sequence[ValueRule], ctx: Context, draft: RecordDraft) -> list[Detail]:
     """The problems that these rules find."""
     problems: list[Detail] = []
     for rule in rules:

@@ -14,7 +14,7 @@ from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.rules.checks import Draft, Problems, ValueRule, judge_all, refusal
+from maniflex.pipeline.rules.checks import Problems, RecordDraft, ValueRule, judge_all, refusal
 from maniflex.pipeline.scope import singleton_id, stamp_body
 from maniflex.pipeline.threads import LARGE
 
@@ -136,7 +136,7 @@ class UnknownFields(ValueRule):
         self._known = known_names(model)
         self._fields = [f.api for f in model.fields if not f.hidden]
 
-    def judge(self, ctx: Context, draft: Draft) -> Problems:
+    def judge(self, ctx: Context, draft: RecordDraft) -> Problems:
         body = ctx._body
         if body is None:
             return ()
@@ -200,21 +200,21 @@ class Judge:
             return [error.details] if isinstance(error.details, Mapping) else [*(error.details or ())]
         return []
 
-    def _rules_for(self, rules: Sequence[ValueRule], draft: Draft) -> Sequence[ValueRule]:
+    def _rules_for(self, rules: Sequence[ValueRule], draft: RecordDraft) -> Sequence[ValueRule]:
         if not self._is_update:
             return rules
         names = dict.fromkeys([*draft.values, *draft.refused])
         return [rule for rule in rules if rule.concerns(names)]
 
-    def _draft(self, ctx: Context, problems: Sequence[Detail]) -> Draft:
+    def _draft(self, ctx: Context, problems: Sequence[Detail]) -> RecordDraft:
         body: Mapping[str, Any] = ctx._body or {}
         if not problems and self._is_update and ctx.changes is not None:
-            return Draft(ctx.changes, body)
+            return RecordDraft(ctx.changes, body)
         if not problems and not self._is_update and ctx._record is not None:
-            return Draft(ctx._record.__dict__, body)
+            return RecordDraft(ctx._record.__dict__, body)
         return self._draft_of_rest(body, problems)
 
-    def _draft_of_rest(self, body: Mapping[str, Any], problems: Sequence[Detail]) -> Draft:
+    def _draft_of_rest(self, body: Mapping[str, Any], problems: Sequence[Detail]) -> RecordDraft:
         """The draft of a body that is refused: the values that break no rule, and defaults."""
         refused_names = {str(problem["field"]).partition(".")[0] for problem in problems}
         rest = {name: value for name, value in body.items() if name not in refused_names}
@@ -223,13 +223,13 @@ class Judge:
         try:
             values = self._model.validator.patch(rest)
         except ValidationFailed:  # the built-in rules were replaced, and these values pass no rule of ours
-            return Draft({}, body, frozenset(by_api[name].name for name in body if name in by_api))
+            return RecordDraft({}, body, frozenset(by_api[name].name for name in body if name in by_api))
         if not self._is_update:
             defaults = (f for f in self._model.fields if f.has_default and f.default_factory is None)
             values = {**{f.name: f.default for f in defaults if f.name not in refused_fields}, **values}
-        return Draft(values, body, refused_fields)
+        return RecordDraft(values, body, refused_fields)
 
-    async def _row_problems(self, ctx: Context, draft: Draft) -> Sequence[Detail]:
+    async def _row_problems(self, ctx: Context, draft: RecordDraft) -> Sequence[Detail]:
         """The problems of the row as it would be; a locked row is refused before anything else."""
         store = ctx.runtime.stores[self._model.cls]
         is_singleton = self._model.options.singleton
@@ -243,4 +243,4 @@ class Judge:
             raise lock_error
         rules = self._rules_for(self._row_rules, draft)
         outcome = {**vars(store.record(row)), **draft.values}
-        return await judge_all(rules, ctx, Draft(outcome, draft.body, draft.refused))
+        return await judge_all(rules, ctx, RecordDraft(outcome, draft.body, draft.refused))
