@@ -41,6 +41,7 @@ Applications
     shop               a small shop for many customers at once
     described_app      every field, relation and route that a description can show
     random_models random_queries           random applications, and requests for them
+    random_features    random applications out of options, entries and features
     fuzz/              an application with one of everything, hostile requests, what all answers must hold
     doctor             what the doctor finds in a server, and a server in which it finds nothing
     docs               the pages of the documentation
