@@ -2,5 +2,6 @@
 
 from maniflex.testing.client import client
 from maniflex.testing.clock import FakeClock
+from maniflex.testing.events import capture
 
-__all__ = ["FakeClock", "client"]
+__all__ = ["FakeClock", "capture", "client"]
