@@ -17,6 +17,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, field, with_transaction
 from maniflex.background.mail.api import attempts_within
 from maniflex.background.outbox.model import OutboxMessage
+from maniflex.encryption import MemoryKeyProvider
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.events import Event
 from maniflex.ext.mail import ConsoleMailer, EmailMessage, MemoryMailer, RecipientsRefused, SmtpMailer, on
@@ -103,6 +104,61 @@ async def test_a_mail_leaves_after_the_commit_and_never_after_a_rollback(databas
         await drain(server)
 
     assert [mail.to for mail in mailer.sent] == [(ADA,), (EVE,)]
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+async def test_what_waits_is_sealed_where_there_are_keys(database_url: str, is_sealed: bool) -> None:
+    mailer = NotTo(bob=450)
+
+    def declare(server: Server) -> None:
+        if is_sealed:
+            server.set_key_provider(MemoryKeyProvider())
+
+    async def is_readable(server: Server) -> bool:
+        [stored] = await server.raw_query("SELECT CAST(payload AS text) AS payload FROM outbox_event")
+        return any(word in (stored["payload"] or "") for word in (TEXT, ADA, BOB))
+
+    async with mailing(database_url, mailer, declare=declare) as (server, _, clock):
+        await server.mail.send(EmailMessage((ADA, BOB), "Welcome", TEXT))
+        assert await is_readable(server) is not is_sealed
+
+        await drain(server)  # one of them has it, and the note of that is sealed, too
+        assert mailer.sent == [(ADA,)]
+        assert await is_readable(server) is not is_sealed
+        [row] = await rows(server)
+        assert row.last_error is not None
+        assert row.last_error.endswith("1 of 2 recipients are to be tried again")
+
+        mailer.codes.clear()
+        clock.advance(LATER)
+        await drain(server)
+        assert mailer.sent == [(ADA,), (BOB,)]
+        assert not await is_readable(server)
+
+
+async def test_mails_from_before_there_were_keys_are_sent(database_url: str) -> None:
+    mailer = MemoryMailer()
+    server = Server(database_url, background=False)
+    server.mail.use(mailer)
+    async with server.lifespan(role="client"):
+        await server.mail.send(EmailMessage(ADA, "Welcome", TEXT))
+
+    later = Server(database_url, background=False, encryption_legacy="refuse")
+    later.set_key_provider(MemoryKeyProvider())
+    later.mail.use(mailer)
+    async with later.lifespan(role="client"):
+        await later.mail.send(EmailMessage(BOB, "Welcome", TEXT))
+        await drain(later)
+    assert sorted(mail.recipients for mail in mailer.sent) == [(ADA,), (BOB,)]
+
+
+async def test_a_provider_without_the_key_for_mails_stops_the_start(database_url: str) -> None:
+    server = Server(database_url, background=False)
+    server.set_key_provider(MemoryKeyProvider({"other": bytes(32)}))
+    server.mail.use(MemoryMailer())
+    with pytest.raises(DeclarationError, match=r"server\.mail: .*default"):
+        async with server.lifespan():
+            pass
 
 
 async def test_the_mail_of_a_write_is_in_its_transaction(database_url: str) -> None:

@@ -38,6 +38,7 @@ from maniflex.background_api.schedules import (
     schedulable_problems,
 )
 from maniflex.config import Config
+from maniflex.encryption.keyring import Keyring
 from maniflex.erasure.api import ERASURE_RUN, Erasures
 from maniflex.features.actions import Action
 from maniflex.files.api import Files
@@ -204,8 +205,12 @@ class Durable:
     def problems(self) -> list[str]:
         return [*self._action_problems, *(problem for part in self._all() for problem in part.problems())]
 
-    def key_ids(self) -> dict[str, str]:
-        """The handlers whose runs, messages and jobs are stored encrypted, each with its key id."""
+    def key_ids(self, keys: Keyring | None = None) -> dict[str, str]:
+        """The handlers whose runs, messages and jobs are stored encrypted, each with its key id.
+
+        With `keys`, also what the framework seals by itself wherever there is a provider.
+        """
+        framework_key = None if keys is None else keys.framework_key
         kinds = {
             "work handler": [(one.type, one.encrypted) for one in self.work.handlers],
             "outbox handler": [(one.kind, one.encrypted) for one in self.outbox.handlers],
@@ -216,7 +221,14 @@ class Durable:
             for what, pairs in kinds.items()
             for name, key_id in pairs
             if key_id is not None
-        }
+        } | {name: framework_key for name in self._sealing_parts() if framework_key is not None}
+
+    def _sealing_parts(self) -> Iterator[str]:
+        """The parts in use that seal what they store."""
+        if self._mail is not None and self._mail.is_used:
+            yield "server.mail"
+        if self._webhooks is not None and self._webhooks.offer is not None:
+            yield "server.webhooks"
 
     def schema(self, dialect: Dialect) -> list[Sql]:
         return [sql for part in self._all() for sql in part.schema(dialect)]

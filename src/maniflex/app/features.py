@@ -129,10 +129,13 @@ class EncryptedFields(Feature):
     def prepare(self, draft: ServerDraft) -> None:
         ids = {field.encrypted or "" for _, field in encrypted_fields(draft.models)}
         draft.declaration.keys.own_key = "default" if "default" in ids else min(ids, default=None)
+        draft.declaration.keys.work_key = min(draft.declaration.durable.key_ids().values(), default=None)
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         declaration = draft.declaration
-        yield from encryption_problems(declaration.keys, draft.models, declaration.durable.key_ids())
+        yield from encryption_problems(
+            declaration.keys, draft.models, declaration.durable.key_ids(declaration.keys)
+        )
 
 
 class Languages(Feature):

@@ -236,7 +236,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         """Check the keys and make the tables of the models, unless a strict start has warnings to refuse."""
         runtime = assembly.runtime
         if self.config.keys_required:
-            await require_keys(runtime.keys, runtime.models.values(), self._durable.key_ids())
+            await require_keys(runtime.keys, runtime.models.values(), self._durable.key_ids(runtime.keys))
         if self.config.is_strict:
             await refuse_table_warnings(
                 assembly.schemas(),
@@ -269,7 +269,9 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         runtime = self._seal().runtime
         if not self.config.keys_required:
             return True
-        return await answers_for_keys(runtime.keys, runtime.models.values(), self._durable.key_ids())
+        return await answers_for_keys(
+            runtime.keys, runtime.models.values(), self._durable.key_ids(runtime.keys)
+        )
 
     async def _find_missing_migration(self) -> str:
         return "" if self._schema is None else await self._schema.find_missing_migration()

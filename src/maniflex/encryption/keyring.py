@@ -46,6 +46,7 @@ class Keyring:
         self.min_version = min_version
         self.shows_null = on_error == "null"
         self.own_key: str | None = None  # of copies that the framework keeps; None: they are kept as they are
+        self.work_key: str | None = None  # of durable work, where no field is encrypted
         self.plain_values = 0  # legacy texts that were read so far
         self.failures = 0  # values that did not open
         # What needs no waiting; None of a provider that is asked elsewhere.
@@ -56,6 +57,12 @@ class Keyring:
         self.loop: asyncio.AbstractEventLoop | None = None  # on which threads let it be asked
         # What was sealed elsewhere a moment ago, because most of it is read again with the row it went into.
         self._just_sealed: dict[Sealed, bytes] = {}
+
+    @property
+    def framework_key(self) -> str | None:
+        """The key id for what the framework seals by itself; None where that is kept as it is."""
+        has_provider = self.is_declared and self.provider is not None
+        return self.own_key or (self.work_key or "default" if has_provider else None)
 
     @property
     def waits(self) -> bool:

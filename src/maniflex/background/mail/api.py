@@ -2,7 +2,8 @@
 
 A mail is a message of the kind `maniflex.mail`. Its handler has a policy of its own: what may pass is tried
 again for four days with the pauses of the outbox, what is refused for good is final for its recipient, and
-who has the mail is not mailed again. A mail that was sent keeps no payload.
+who has the mail is not mailed again. A mail that was sent keeps no payload; one that waits is sealed, where
+the application has a key provider.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from maniflex.background.mail.message import EmailMessage, Mailer
 from maniflex.background.outbox.api import LONGEST_BACKOFF, Outbox
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import PAYLOAD
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DeclarationError, Fatal, ManiflexError
@@ -110,7 +112,13 @@ class Mail(DeclaredPart):
         # Its own limit comes first, so that an attempt that hangs is one that the mailer has ended.
         timeout = max([_TIMEOUT, *(2 * limit for limit in limits if isinstance(limit, timedelta))])
         return MessageHandler.of(
-            KIND, self._deliver, None, timeout, max_attempts=max_attempts, forgets_payload=True
+            KIND,
+            self._deliver,
+            None,
+            timeout,
+            max_attempts=max_attempts,
+            forgets_payload=True,
+            has_plain_errors=True,
         )
 
     # -- sending
@@ -147,7 +155,8 @@ class Mail(DeclaredPart):
             mark = sha256(idempotency_key.encode()).hexdigest()
             if not await self._outbox.inbox.once(mark, tx, KIND):
                 return None
-        return (await self._outbox.enqueue(KIND, payload, subjects=subjects, tx=tx)).id
+        key_id = self.require_sealed().runs.sealing.keys.framework_key
+        return (await self._outbox.enqueue(KIND, payload, subjects=subjects, tx=tx, encrypted=key_id)).id
 
     # -- delivering
 
@@ -178,7 +187,10 @@ class Mail(DeclaredPart):
 
     async def _note(self, id: str, payload: dict[str, Any]) -> None:
         """Write down who is still to get the mail, so that nobody else is mailed again."""
-        await self._outbox.store.rewrite(id, encode(payload, "payload"))
+        sealing = self.require_sealed().runs.sealing
+        key_id = sealing.keys.framework_key
+        text = encode(payload, "payload", to_seal=key_id is not None)
+        await self._outbox.store.rewrite(id, await sealing.keep(text, key_id, PAYLOAD, id))
 
     def _count(self, delivered: int, refused: int) -> None:
         metrics = self.require_sealed().metrics

@@ -265,7 +265,8 @@ class Courier:
         if isinstance(outcome, Delivered):
             self._round.ledger.deliver(message, forget=handler.forgets_payload)
         else:
-            await self._settle(message, outcome, handler, None if shut else key_id)
+            is_plain = shut is not None or handler.has_plain_errors
+            await self._settle(message, outcome, handler, None if is_plain else key_id)
 
     async def _open(
         self, message: ClaimedMessage, handler: MessageHandler

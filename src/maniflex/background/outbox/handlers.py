@@ -63,6 +63,7 @@ class MessageHandler:
     backoff: Callable[[int], timedelta] | None = None  # the pause behind the n-th failed attempt
     encrypted: str | None = None  # the key id under which its messages are stored
     forgets_payload: bool = False  # a delivered message keeps no payload
+    has_plain_errors: bool = False  # they tell nothing of the payload, so they are stored as they are
     # What is written with the death of a message, for its reason; the message counts as delivered then.
     letter: Callable[[ClaimedMessage, str], Letter | None] | None = None
 

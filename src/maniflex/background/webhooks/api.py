@@ -343,8 +343,7 @@ class Webhooks(DeclaredPart):
     @property
     def key_id(self) -> str | None:
         """The key that secrets are sealed under; None where they are kept as they are."""
-        has_provider = self.keys.is_declared and self.keys.provider is not None
-        return self.keys.own_key or ("default" if has_provider else None)
+        return self.keys.framework_key
 
     def open_text(self, row: str, id: str) -> str:
         """A secret of a row, opened."""
