@@ -184,8 +184,6 @@ class TestRabbit(BusConformance):
 class TestKafka(BusConformance):
     """Against the mock cluster of the client, unless MANIFLEX_TEST_KAFKA names a real one."""
 
-    counts_crashes = False
-
     @pytest.fixture
     def settings(self, kafka: KafkaCluster) -> dict[str, Any]:
         topic = f"maniflex-test-{uuid4().hex}.events"

@@ -39,6 +39,8 @@ except ImportError as missing:
 T = TypeVar("T")
 WAIT = 0.3  # seconds that a take waits for records
 POLL = 0.1
+POLL_HELD = 0.005  # while records wait for the one before them
+MARK = "maniflex:"  # begins what is committed beside an offset
 AT_ONCE = 100  # records of one poll
 MOST_AHEAD = 200  # records of a partition that wait or are in hand; beyond that it is paused
 REVOKED_WITHIN = 20.0  # seconds that handlers have when their partition goes to another consumer
@@ -269,13 +271,19 @@ class _RecordProducer:
 class _OwnedPartition:
     """The records of one partition that are ours for now, in the order of their offsets."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, first: int = -1, deaths: int = 0) -> None:
         self.number = number
+        self.first = first  # the offset that was committed when it became ours; -1: none was
+        self.deaths = deaths  # of consumers that had it before, while that was their first unfinished record
+        self.careful_until = first + MOST_AHEAD if deaths else -1
+        self.held: deque[_KafkaMessage] = deque()  # that wait until the one before them is committed
         self.offsets: deque[int] = deque()  # that are not committed
         self.finished: set[int] = set()
         self.in_hand = 0
+        self.is_handed = False  # the first of its records, where they are handed on one at a time
         self.is_revoked = False
         self.is_paused = False
+        self.position = first  # that is committed
 
     def pass_finished(self) -> int | None:
         """The offset to commit, if there is another: behind the last record with none unfinished before."""
@@ -283,7 +291,31 @@ class _OwnedPartition:
         while self.offsets and self.offsets[0] in self.finished:
             position = self.offsets.popleft() + 1
             self.finished.discard(position - 1)
+            self.is_handed = False
         return position
+
+    def hand_on(self, message: _KafkaMessage) -> list[_KafkaMessage]:
+        """What may be begun, now that this record has come."""
+        self.offsets.append(message.offset)
+        if message.offset == self.first:
+            message.begun = self.deaths
+        self.held.append(message)
+        return self.release()
+
+    def release(self) -> list[_KafkaMessage]:
+        """What may be begun: all, or one record at a time where one of them may end its consumers."""
+        if self.held and self.held[0].offset < self.careful_until:
+            if self.is_handed or self.held[0].offset != self.offsets[0]:
+                return []
+            self.is_handed = True
+            return [self.held.popleft()]
+        messages = list(self.held)
+        self.held.clear()
+        return messages
+
+    def mark(self) -> str:
+        """What is committed beside an offset: how many consumers have it, or had it and ended, unfinished."""
+        return f"{MARK}{1 if self.offsets else 0}"
 
 
 class _KafkaConsumer(Consumer):
@@ -376,6 +408,7 @@ class _PollingThread:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[int, _OwnedPartition] = {}
+        self._lost: dict[int, tuple[int, int]] = {}  # by partition, the offset and the mark that we left
         self._lock = threading.Condition()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="maniflex-kafka-consumer", daemon=True)
@@ -433,12 +466,15 @@ class _PollingThread:
                 [self._bus.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
             )
             while not self._ending.is_set():
-                self._hand_on(consumer.consume(AT_ONCE, POLL))
+                is_held = any(part.held for part in self._partitions.values())
+                self._hand_on(consumer.consume(AT_ONCE, POLL_HELD if is_held else POLL))
                 self._commit(consumer)
+                self._hand_on_held()
                 self._pause_and_resume(consumer)
                 if self.problem is not None:
                     self._look(consumer)
             self._commit(consumer)
+            self._take_marks_off(consumer, list(self._partitions))
         finally:
             consumer.close()
 
@@ -462,8 +498,16 @@ class _PollingThread:
                     continue  # what matters comes by `_note_error`
                 part = self._partitions.get(record.partition())
                 if part is not None and not part.is_revoked:
-                    part.offsets.append(record.offset())
-                    messages.append(_KafkaMessage(self, part, record))
+                    messages += part.hand_on(_KafkaMessage(self, part, record))
+        self._give(messages)
+
+    def _hand_on_held(self) -> None:
+        with self._lock:
+            parts = [part for part in self._partitions.values() if part.held and not part.is_revoked]
+            messages = [message for part in parts for message in part.release()]
+        self._give(messages)
+
+    def _give(self, messages: Sequence[_KafkaMessage]) -> None:
         if messages:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._receive, messages)
@@ -472,12 +516,13 @@ class _PollingThread:
         """Commit what is done; where that fails, what follows commits it."""
         with self._lock:
             parts = [p for p in self._partitions.values() if numbers is None or p.number in numbers]
-            positions = {part.number: part.pass_finished() for part in parts}
-        places = [
-            TopicPartition(self._bus.topic, number, position)
-            for number, position in positions.items()
-            if position is not None
-        ]
+            places = [
+                TopicPartition(self._bus.topic, part.number, position, part.mark())
+                for part in parts
+                if (position := part.pass_finished()) is not None
+            ]
+            for place in places:
+                self._partitions[place.partition].position = place.offset
         while places:
             try:
                 consumer.commit(offsets=places, asynchronous=False)
@@ -501,9 +546,45 @@ class _PollingThread:
             consumer.resume([TopicPartition(self._bus.topic, part.number) for part in free])
 
     def _assign(self, consumer: Any, places: Sequence[Any]) -> None:
+        """Take partitions, and count the consumers that ended with the first record of each in hand.
+
+        Whoever has a partition leaves a mark beside the offset that is committed, and takes it off when it
+        lets go. A mark that is still there is that of a consumer that did not live to do so.
+        """
+        marks = self._read_marks(consumer, places)
+        parts = [_OwnedPartition(place.partition, *marks.get(place.partition, (-1, 0))) for place in places]
         with self._lock:
-            for place in places:
-                self._partitions[place.partition] = _OwnedPartition(place.partition)
+            self._partitions |= {part.number: part for part in parts}
+        self._write_marks(consumer, {part.number: part.deaths + 1 for part in parts})
+
+    def _read_marks(self, consumer: Any, places: Sequence[Any]) -> dict[int, tuple[int, int]]:
+        """The committed offsets, each with the number of consumers that ended there."""
+        marks: dict[int, tuple[int, int]] = {}
+        questions = [TopicPartition(self._bus.topic, place.partition) for place in places]
+        with suppress(KafkaException):  # then nobody is counted
+            for place in consumer.committed(questions, timeout=self._bus.timeout):
+                mark = (place.metadata or "").removeprefix(MARK)
+                count = int(mark) if mark.isdecimal() else 0
+                if self._lost.pop(place.partition, None) == (place.offset, count):
+                    count -= 1  # the mark is our own: the partition was lost while we lived
+                if place.offset >= 0:
+                    marks[place.partition] = place.offset, max(0, count)
+        return marks
+
+    def _write_marks(self, consumer: Any, counts: Mapping[int, int]) -> None:
+        with self._lock:
+            parts = [self._partitions[number] for number in counts if number in self._partitions]
+        places = [
+            TopicPartition(self._bus.topic, part.number, part.position, f"{MARK}{counts[part.number]}")
+            for part in parts
+            if part.position >= 0
+        ]
+        if places:
+            with suppress(KafkaException):
+                consumer.commit(offsets=places, asynchronous=False)
+
+    def _take_marks_off(self, consumer: Any, numbers: Sequence[int]) -> None:
+        self._write_marks(consumer, dict.fromkeys(numbers, 0))
 
     def _revoke(self, consumer: Any, places: Sequence[Any]) -> None:
         """Begin nothing more, let what runs end, commit, and let go."""
@@ -518,13 +599,23 @@ class _PollingThread:
             )
         with suppress(KafkaException):
             self._commit(consumer, numbers)
-        self._lose(consumer, places)
+            self._take_marks_off(consumer, numbers)
+        self._let_go_of(places)
 
     def _lose(self, consumer: Any, places: Sequence[Any]) -> None:
+        """The group went on without us; the marks stay, and are known as ours when we are back."""
+        for part in self._let_go_of(places):
+            count = part.deaths + 1 if part.position == part.first else 1
+            self._lost[part.number] = part.position, count
+
+    def _let_go_of(self, places: Sequence[Any]) -> list[_OwnedPartition]:
         with self._lock:
-            for place in places:
-                if (part := self._partitions.pop(place.partition, None)) is not None:
-                    part.is_revoked = True
+            old_parts = [self._partitions.pop(place.partition, None) for place in places]
+            parts = [part for part in old_parts if part is not None]
+            for part in parts:
+                part.is_revoked = True
+                part.held.clear()
+        return parts
 
 
 class _KafkaMessage(TakenMessage):
