@@ -361,6 +361,7 @@ def _make_document(
         title=declaration.title,
         entry_docs=descriptions.docs,
         security=descriptions.security,
+        posted_types=declaration.durable.posted_types,
     )
 
 

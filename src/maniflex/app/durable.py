@@ -55,6 +55,8 @@ from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
+    from maniflex.background.feed.described import DescribedType
+    from maniflex.background.feed.run_ends import EndFamily
     from maniflex.background.mail.api import Mail
     from maniflex.background.webhooks.api import Webhooks
 
@@ -69,7 +71,7 @@ class Durable:
         self.events = Events(self.outbox)
         self.schedules = Schedules(self.work, config)
         self.scheduled = Scheduled(self.work)
-        self.jobs = Jobs(self.work, self.schedules)
+        self.jobs = Jobs(self.work, self.schedules, self.events)
         self.processes = Processes(self.work, self.outbox, self.schedules)
         self.files = Files()
         self.entry_tables = EntryTables()
@@ -96,6 +98,7 @@ class Durable:
         self.repairer: Repairer | None = None
         self._action_problems: list[str] = []
         self._erases_by_runs = False
+        self._ends: list[tuple[EndFamily, str | None]] = []  # kinds of ends, and where clients read of them
 
     def _all(self) -> Iterator[Part]:
         yield from (self.work, self.outbox, self.events, self.schedules, self.scheduled, self.retention)
@@ -130,6 +133,10 @@ class Durable:
                 self._webhooks.attach(self._environment)
         return self._webhooks
 
+    def posted_types(self) -> Sequence[DescribedType]:
+        """The types of events that callers may have posted to URLs of theirs."""
+        return () if self._webhooks is None else self._webhooks.offered_types()
+
     def bind_trails(self, routes: RouteBuilder) -> None:
         """The rules of the models are declared: those of trails are made of them."""
         self.audit_routes.prepare(routes)
@@ -160,6 +167,7 @@ class Durable:
         self.events.note_models(registry)
         self.events.note_entries(self.entry_tables.uses)
         self._take_webhooks()
+        self._take_ends(config.path_prefix)
         if self.events.is_used and not self.outbox.is_used:
             self.outbox.use()
         for entry in {id(entry): entry for entry, _ in self.entry_tables.uses}.values():
@@ -181,6 +189,44 @@ class Durable:
         for entry, _ in self.entry_tables.uses:
             if isinstance(entry, WebhookEntry):
                 entry.use(self.webhooks)
+
+    def _take_ends(self, prefix: str) -> None:
+        """Have events of runs and jobs that are over, where the application asks for them."""
+        self._ends = []
+        if not (self.work.publishes_ends or self.jobs.tells_feed):
+            return
+        from maniflex.background.feed.run_ends import JOB_ENDINGS, RUN_ENDINGS, EndFamily
+
+        if self.work.publishes_ends:
+            family = EndFamily(
+                *("run", RUN_ENDINGS, lambda type: True, self._is_hidden_run),
+                lambda: [handler.type for handler in self.work.handlers],
+            )
+            self._ends.append((family, f"{prefix}/workflow_run" if self.work.has_routes else None))
+        if self.jobs.tells_feed:
+            types = self.jobs.types
+            family = EndFamily(
+                "job", JOB_ENDINGS, types.__contains__, lambda type: type not in types, lambda: types
+            )
+            self._ends.append((family, None if self.jobs.status is None else f"{prefix}/job_statuses"))
+        for family, _ in self._ends:
+            self.events.take_family(family)
+
+    def _is_hidden_run(self, type: str) -> bool:
+        return type in self.work.handlers.hidden_types()
+
+    def _publish_ends(self, runs: RunEngine, config: Config) -> None:
+        """Have ends written as events by the transactions that settle the runs."""
+        if not self._ends:
+            return
+        from maniflex.background.feed.run_ends import EndPublisher, FeedBus
+
+        for family, path in self._ends:
+            if family.prefix == "run" or self.jobs.uses_runs:
+                publisher = EndPublisher(self.events, family, runs, config.event_max_size, path)
+                runs.publishers.append(publisher)
+            else:
+                self.jobs.feed_bus = FeedBus(self.events, family)
 
     def _scope_needs(self) -> ScopeNeeds:
         """What the scope rules of the models, which bind scoped handlers, must know of a caller."""
@@ -267,6 +313,7 @@ class Durable:
             self._webhooks.keys = runtime.keys
         for part in self._all():
             part.attach(environment)
+        self._publish_ends(runs, runtime.config)
         self.audit.attach(environment, runtime.tasks.start)
         measure_replica(self.metrics, getattr(runtime.adapter, "replica", None))
 

@@ -252,6 +252,7 @@ class WorkEraser:
             )
             await tx.execute(bind(text, tx.dialect, ids=waiting, erased=_ERASED))
             if waiting:
+                await runs.publish_ends(waiting, tx)
                 await runs.tell_parents(waiting, tx)
         elif kind is MESSAGES:
             text = (

@@ -10,6 +10,7 @@ from typing import Any
 
 from maniflex._names import snake_case
 from maniflex._tables import PartialTable
+from maniflex.background.feed.described import DescribedType
 from maniflex.config import Config, Limits
 from maniflex.model.base import Model
 from maniflex.model.field import FileRules, file_fields, rules_of_field
@@ -19,6 +20,7 @@ from maniflex.model.texts import localized_fields
 from maniflex.openapi import errors, words
 from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar, Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation, ref
+from maniflex.openapi.webhooks import describe_webhook
 from maniflex.pipeline.entry import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import JSON
@@ -517,6 +519,7 @@ class Document:
         title: str = "",
         entry_docs: Callable[[Endpoint], Sequence[EntryDocs]] = lambda endpoint: (),
         security: Callable[[Endpoint], Sequence[Schema] | None] = lambda endpoint: None,
+        posted_types: Callable[[], Sequence[DescribedType]] = lambda: (),
     ) -> None:
         self._config = config
         self._models = models
@@ -526,6 +529,7 @@ class Document:
         self._title = title
         self._entry_docs = entry_docs
         self._security = security
+        self._posted_types = posted_types  # events that the API posts to URLs of its callers
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
@@ -555,7 +559,8 @@ class Document:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
                 tags[tag] = tags.get(tag) or ("" if own else words.TAGS.get(tag, ""))
         self._add_models(schemas, [e for _, e in visible])
-        self._drop_internal(schemas, paths)
+        webhooks = {one.type: {"post": describe_webhook(one, schemas)} for one in self._posted_types()}
+        self._drop_internal(schemas, [paths, webhooks])
         tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
         return {
             "openapi": "3.1.0",
@@ -563,6 +568,7 @@ class Document:
             "servers": [{"url": "/"}],
             "tags": _in_order_of_registration(tags),
             "paths": in_order(paths),
+            **({"webhooks": webhooks} if webhooks else {}),
             "components": self._components(schemas, operations.statuses)
             | ({"securitySchemes": schemes} if schemes else {}),
         }
@@ -592,12 +598,12 @@ class Document:
             "CursorMeta": _CURSOR_META,
         }
 
-    def _drop_internal(self, schemas: Schemas, paths: Mapping[str, Any]) -> None:
+    def _drop_internal(self, schemas: Schemas, described: Sequence[Mapping[str, Any]]) -> None:
         """A model without routes is for code alone, unless an action tells of it."""
         for model in self._models:
             if model.options.headless:
                 schema = schemas.components.pop(model.name)
-                if model.name in _referred_to([paths, schemas.components]):
+                if model.name in _referred_to([*described, schemas.components]):
                     schemas.components[model.name] = schema
 
     def _components(self, schemas: Schemas, statuses: Iterable[int]) -> Schema:

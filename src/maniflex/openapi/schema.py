@@ -85,6 +85,15 @@ class Schemas:
                 )
         return _with_description(model, {"type": "object", "properties": properties})
 
+    def event(self, model: ModelMeta, fields: Sequence[FieldMeta]) -> Schema:
+        """The data of the events of a model; rules may hide any of it, so nothing is required."""
+        texts = field_texts(model.cls)
+        properties = {f.api: _with_text(self.field(f, incoming=False), texts.get(f.name)) for f in fields}
+        schema: Schema = {"type": "object", "properties": properties}
+        name = self._name(f"{model.name}Event", schema, incoming=False)
+        self.components[name] = schema
+        return ref(name)
+
     def create(self, model: ModelMeta) -> Schema:
         """What a create body holds."""
         fields = [f for f in model.fields if _open_to_clients(f)]

@@ -31,6 +31,12 @@ from maniflex.background.feed.capture import (
     read_emit,
     read_kinds,
 )
+)
+from maniflex.background.feed.described import (
+    DescribedType,
+    EventType,
+    TypeFamily,
+    describe_types,
 from maniflex.background.feed.entry import EmitWrites
 from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
 from maniflex.background.feed.model import (
@@ -76,18 +82,6 @@ MOST_READ = 1000
 SERVED_EVERY = timedelta(minutes=10)  # a group's row says so of those that have its code
 
 
-@dataclass(frozen=True, slots=True)
-class EventType:
-    """A type of event that the application declares."""
-
-    type: str
-    payload: PayloadType | None
-    title: str
-    description: str
-    audience: Any
-    example: Any
-
-
 class Events(DeclaredPart):
     """Declares who emits and who subscribes, publishes events, and reads the feed."""
 
@@ -110,6 +104,7 @@ class Events(DeclaredPart):
         self._emitters: list[tuple[Any, Emit]] = []  # a model class or name, and how it emits
         self._entries: list[EmitWrites] = []
         self._uses: dict[str, BusUse] = {}
+        self._families: dict[str, TypeFamily] = {}  # by prefix
         self._by_class: dict[type[Model], list[Emit]] = {}
         self._problems: list[str] = []
         self._relays: dict[str, GroupRelay] = {}
@@ -320,6 +315,35 @@ class Events(DeclaredPart):
     def types(self) -> Mapping[str, EventType]:
         """The types that the application declares."""
         return self._types
+    def take_family(self, family: TypeFamily) -> None:
+        """Have the feed for events of these types."""
+        self._enabled = True
+        self._families[family.prefix] = family
+
+    def find_type(self, event: Event) -> EventType | None:
+        """What is said of the type of an event: by the application, or of the families of its own events."""
+        event_type = self._types.get(event.type)
+        if event_type is None and event.source in self.own_sources:
+            family = self._families.get(event.type.partition(".")[0])
+            event_type = None if family is None else family.find_type(event)
+        return event_type
+
+    def described_types(self) -> list[DescribedType]:
+        """What is known of the types that this application publishes, by their names."""
+        stores = self.require_sealed().stores
+        metas = {store.meta.name: store.meta for store in stores.values()}
+        emits = [
+            (stores[cls].meta, options, read_kinds(options.operations)[0])
+            for cls, own_emits in self._by_class.items()
+            for options in own_emits
+        ]
+        emits += [
+            (metas[name], entry.options, kinds)
+            for entry in self._entries
+            for name, kinds in entry.kinds.items()
+        ]
+        return describe_types(self._types.values(), emits, self._families.values())
+
 
     @property
     def own_sources(self) -> frozenset[str]:

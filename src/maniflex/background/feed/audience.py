@@ -90,7 +90,7 @@ class Audience:
     # -- events of no model
 
     async def _is_addressed(self, auth: AuthInfo, event: Event) -> bool:
-        event_type = self._events.types.get(event.type)
+        event_type = self._events.find_type(event)
         audience: Any = "nobody" if event_type is None else event_type.audience
         is_same_tenant = (auth.tenant_id or None) == (event.tenant_id or None)
         match audience:

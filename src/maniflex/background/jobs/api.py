@@ -49,8 +49,11 @@ class Jobs(DeclaredPart):
     too_late = "the server is sealed; jobs and their status are declared before it starts"
     too_early = "jobs begin when the server is sealed"
 
-    def __init__(self, work: Work, schedules: ScheduleDeclarations | None = None) -> None:
+    def __init__(
+        self, work: Work, schedules: ScheduleDeclarations | None = None, feed: object = None
+    ) -> None:
         super().__init__()
+        self._feed = feed  # `server.events`
         self.queue: Queue = SqlQueue(work)
         self.status: tuple[str, bool] | None = None  # admin role and whether strangers see the rows
         self.types: set[str] = set()  # which runs are jobs: those with a handler here, or named so
@@ -58,6 +61,7 @@ class Jobs(DeclaredPart):
         self._schedules = schedules
         self._handlers = RunHandlers()  # of a queue other than ours; ours are handlers of runs
         self._bus: EventBus | None = None
+        self.feed_bus: EventBus | None = None  # where that is `server.events` and jobs are in another queue
         self._dlq_type: str | None = None
         self._concurrency: int | None = None
         self._declared = False
@@ -176,6 +180,11 @@ class Jobs(DeclaredPart):
         return len(self._handlers) > 0
 
     @property
+    def tells_feed(self) -> bool:
+        """Whether the ends of jobs are events of `server.events`."""
+        return self._bus is not None and self._bus is self._feed
+
+    @property
     def _keeps_status_rows(self) -> bool:
         return not self.uses_runs and self.status is not None
 
@@ -192,7 +201,7 @@ class Jobs(DeclaredPart):
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
         self._sink = TableStatus(environment) if self._keeps_status_rows else None
-        if self.uses_runs and self._bus is not None:
+        if self.uses_runs and self._bus is not None and not self.tells_feed:
             environment.runs.observers.append(self._on_run_settled)
 
     def services(self) -> Sequence[Service]:
@@ -214,7 +223,7 @@ class Jobs(DeclaredPart):
             concurrency=self._concurrency or CONCURRENCY,
             status=self._sink,
             dlq_type=self._dlq_type,
-            event_bus=self._bus,
+            event_bus=self.feed_bus if self.tells_feed else self._bus,
             logger=environment.logger,
             clock=environment.clock,
             metrics=environment.metrics,
@@ -292,7 +301,8 @@ class Jobs(DeclaredPart):
         if run.status not in (Status.SUCCEEDED, Status.FAILED):
             return
         is_success = run.status == Status.SUCCEEDED
-        about = {"result": run.result} if is_success else {"error": run.last_error}
+        code = run.error.get("code") if run.error is not None else None
+        about = {"result": run.result} if is_success else {"error": run.last_error, "code": code}
         what = "completed" if is_success else "failed"
         await publish(self._bus, of_run(run), what, about, environment.logger)
 

@@ -239,7 +239,7 @@ class Worker:
         if recovery.letter is not None:
             await self._note(recovery.letter, "enqueued")
         if recovery.dead:
-            await self._publish(recovery.job, "failed", {"error": ABANDONED})
+            await self._publish(recovery.job, "failed", {"error": ABANDONED, "code": ABANDONED})
 
     # -- one attempt
 
@@ -311,7 +311,7 @@ class Worker:
             await self._note(letter, "enqueued")
         if await self._report_outcome(delivery, lambda: source.bury(delivery, outcome.message, letter)):
             self._count("dead", job)
-            await self._publish(job, "failed", {"error": outcome.message})
+            await self._publish(job, "failed", {"error": outcome.message, "code": outcome.code})
 
     async def _report_outcome(self, delivery: Delivery, report: Callable[[], Awaitable[bool]]) -> bool:
         """Report to the source until it answers; whether the job was still ours."""

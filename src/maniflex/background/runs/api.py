@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from maniflex._callables import explain_arguments
 from maniflex._clock import Clock
 from maniflex._service import Service
-from maniflex.background.declaring import as_duration
+from maniflex.background.declaring import as_duration, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.metrics import Values
 from maniflex.background.parameters import PACKAGE
@@ -57,6 +57,8 @@ class Work(DeclaredPart):
         self.handlers = RunHandlers()
         self._internal_types: set[str] = set()
         self.access = RunAccess()
+        self.publishes_ends = False
+        self._option_problems: builtins.list[str] = []
 
     # -- declaring
 
@@ -66,14 +68,18 @@ class Work(DeclaredPart):
         admin_role: str = "admin",
         routes: bool = True,
         public_submit: str | Sequence[str] | Literal[False] = (),
+        events: bool = False,
     ) -> None:
         """Have durable work even where this application handles no run itself, and say who sees it over REST.
 
         Callers submit the types whose handler is `public`, and with `public_submit` also these types and
         prefixes such as `email.`, which another process may handle; with `False` they submit nothing.
-        `admin_role` sees the runs of its tenant, and without a tenant those of all.
+        `admin_role` sees the runs of its tenant, and without a tenant those of all. With `events`, the end of
+        each run is an event, `run.{type}.succeeded`, `failed` or `cancelled`, which its owner may hear of.
         """
         self.require_open()
+        self._option_problems = [f"work.enable: {one}" for one in switch_problems(events=events)]
+        self.publishes_ends = events is True
         self.access = RunAccess(admin_role, routes, public_types(public_submit))
         self._enabled = True
 
@@ -146,7 +152,7 @@ class Work(DeclaredPart):
         return schema_statements(PACKAGE, "runs", dialect) if self.is_used else ()
 
     def problems(self) -> builtins.list[str]:
-        return [*self.handlers.problems(), *self.access.problems(self.handlers)]
+        return [*self._option_problems, *self.handlers.problems(), *self.access.problems(self.handlers)]
 
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
@@ -307,6 +313,7 @@ class Work(DeclaredPart):
             if not await self.engine.store.cancel(id, self.clock.now(), running=running, tx=on):
                 raise await self._why_not(id, "cancelled", on)
             run = await self.engine.records(on).read(id)
+            await self.engine.publish_ends([id], on)
         await self.engine.tell_parents([id], tx)
         return run
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypeVar, Unpack, cast, overload
@@ -71,6 +71,7 @@ def use_transaction(adapter: Adapter, tx: Tx | None) -> AbstractAsyncContextMana
 
 
 BindCaller = Callable[[Caller], AbstractContextManager[object]]  # a block that scope rules bind
+EndPublisher = Callable[[Sequence[str], Tx], Awaitable[None]]  # publishes what runs of these ids came to
 
 
 class RunEngine:
@@ -100,6 +101,7 @@ class RunEngine:
         self.tracing: WorkTracing | None = None
         self.workers: list[Callable[[], None]] = []  # how to wake those of this process
         self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
+        self.publishers: list[EndPublisher] = []  # run in the transaction that ends runs
         self.attempts_over: dict[str, asyncio.Event] = {}  # by the id of a run that `Work.wait` waits for
         self._stores = stores
         self._submitter = Submitter(handlers, store, clock, stores, logger, self.sealing)
@@ -257,6 +259,11 @@ class RunEngine:
         if over is not None:
             over.set()
 
+    async def publish_ends(self, ids: Sequence[str], tx: Tx) -> None:
+        """Publish events of those of these runs that the transaction has ended."""
+        for publish in self.publishers if ids else ():
+            await publish(ids, tx)
+
     def _tell_observers(self, *ids: str) -> None:
         for id in ids:
             for observer in self.observers:
@@ -270,6 +277,7 @@ class RunEngine:
             failed_runs = [run for run in runs if run.status == Status.FAILED]
             for run in failed_runs:
                 await self.bury(run.id, run.type, "lease_expired", tx)
+            await self.publish_ends([run.id for run in failed_runs], tx)
             tx.after_commit(lambda: self._tell_observers(*(run.id for run in runs)))
             if failed_runs:
                 await self.tell_parents([run.id for run in failed_runs], tx)

@@ -167,7 +167,13 @@ class Settler:
         self._wake(run for (run, _), _ in answers if run.group_key is not None)
 
     async def _succeed(self, batch: list[tuple[ClaimedRun, str | None]], now: datetime) -> set[str]:
-        return await self._store.succeed([(run.held, result) for run, result in batch], now)
+        successes = [(run.held, result) for run, result in batch]
+        if not self._engine.publishers:
+            return await self._store.succeed(successes, now)
+        async with transaction(self._store.adapter) as tx:
+            settled_ids = await self._store.succeed(successes, now, tx)
+            await self._engine.publish_ends(sorted(settled_ids), tx)
+        return settled_ids
 
     async def _flush_changed(self) -> None:
         answers = await self._write_first(
@@ -253,10 +259,9 @@ class Settler:
     async def _write_changes(self, batch: list[tuple[ClaimedRun, RunChange]], now: datetime) -> set[str]:
         changes = [change for _, change in batch]
         careful = [c for c in changes if c.waiting_for is not None]
-        dead = [
-            (run, c) for run, c in batch if c.status == Status.FAILED and self._engine.dead_letter(run.type)
-        ]
-        if not careful and not dead:
+        failed = [(run, c) for run, c in batch if c.status == Status.FAILED]
+        dead = [(run, c) for run, c in failed if self._engine.dead_letter(run.type)]
+        if not careful and not dead and not (failed and self._engine.publishers):
             return await self._store.settle(changes, now)
         async with transaction(self._store.adapter) as tx:
             free = await self._store.try_lock([c.held.id for c in changes], tx)
@@ -267,6 +272,7 @@ class Settler:
             for run, change in dead:
                 if run.id in settled_ids:
                     await self._engine.bury(run.id, run.type, change.last_error, tx)
+            await self._engine.publish_ends([run.id for run, _ in failed if run.id in settled_ids], tx)
         return settled_ids
 
     async def _flush_dropped(self) -> None:

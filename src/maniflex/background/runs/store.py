@@ -122,7 +122,9 @@ class RunStore(ABC):
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
 
     @abstractmethod
-    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+    async def succeed(
+        self, successes: Sequence[tuple[Held, str | None]], now: datetime, tx: Tx | None = None
+    ) -> set[str]:
         """Settle runs with their results; the ids of those that were still ours and not locked."""
 
     @abstractmethod
@@ -141,6 +143,10 @@ class RunStore(ABC):
         """How things stand with these runs, as the primary knows it."""
         rows = await executor(self.adapter).write(self._sql["states"].bind(ids=self._list(ids)))
         return {row[0]: RunState(row[1], row[2], row[3], instant(row[4])) for row in rows}
+
+    async def ends(self, ids: Sequence[str], tx: Tx) -> list[Row]:
+        """What the columns of those of these runs say that are over, as the transaction left them."""
+        return await tx.fetch(self._sql["ends"].bind(ids=self._list(ids)))
 
     async def is_cancelled(self, held: Held) -> bool:
         """Whether the run was cancelled; `LeaseLost` is for the caller to tell by `owns`."""

@@ -183,7 +183,9 @@ class PostgresRunStore(RunStore):
         gone_ids = set(ids) - {row[0] for row in rows if row[1] == Status.LEASED}
         return Renewed(gone_ids, {row[0] for row in rows if row[2]})
 
-    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+    async def succeed(
+        self, successes: Sequence[tuple[Held, str | None]], now: datetime, tx: Tx | None = None
+    ) -> set[str]:
         ids, leases, results = zip(*((h.id, h.lease, result) for h, result in successes), strict=True)
         result_list = results if any(results) else ()  # `unnest` fills up what is missing
         values = {
@@ -194,6 +196,9 @@ class PostgresRunStore(RunStore):
             **self._log(),
             **_range(ids),
         }
+        if tx is not None:
+            rows = await self.write_on(tx, self._on_table("succeed_unlocked").bind_all(values))
+            return {row[0] for row in rows}
         try:
             rows = await self._write("succeed", values, self._holder(ids))
         except (Timeout, SerializationFailure):  # someone has locked one of them

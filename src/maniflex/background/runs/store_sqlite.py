@@ -131,13 +131,15 @@ class SqliteRunStore(RunStore):
         answer = await on.write(self._sql["renew"].bind(rows=encode_plain(rows)))
         return Renewed({h.id for h, _ in held} - {row[0] for row in answer if row[1] == Status.LEASED}, set())
 
-    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+    async def succeed(
+        self, successes: Sequence[tuple[Held, str | None]], now: datetime, tx: Tx | None = None
+    ) -> set[str]:
         stamp = encode_datetime(now)
         rows = encode_plain([(h.id, h.lease, result) for h, result in successes])
         statements = [self._sql["lost"].bind(rows=rows), self._sql["succeed"].bind(rows=rows, now=stamp)]
         if self._logged:
             statements.insert(1, self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
-        [[lost_ids]], *_ = await self.adapter.batch(statements)
+        [[lost_ids]], *_ = await (tx or self.adapter).batch(statements)
         return {h.id for h, _ in successes}.difference(decode(lost_ids))
 
     async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:

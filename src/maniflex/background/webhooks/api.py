@@ -22,6 +22,7 @@ from maniflex.background.declaring import as_duration, duration_problems, role_p
 from maniflex.background.environment import DeclaredPart, Environment
 from maniflex.background.feed.api import Events
 from maniflex.background.feed.audience import Audience
+from maniflex.background.feed.described import DescribedType
 from maniflex.background.feed.capture import EventWriter
 from maniflex.background.metrics import Labels
 from maniflex.background.parameters import PACKAGE
@@ -378,6 +379,17 @@ class Webhooks(DeclaredPart):
             actor_id=endpoint.actor_id,
             tx=tx,
         )
+
+    def offered_types(self) -> list[DescribedType]:
+        """What is known of the types that callers can subscribe to, and may be told of."""
+        if self.offer is None:
+            return []
+        wants = matcher(self.offer.events)
+        return [
+            one
+            for one in self._events.described_types()
+            if wants(one.type) and (one.model is not None or one.audience != "nobody")
+        ]
 
     # -- operating
 

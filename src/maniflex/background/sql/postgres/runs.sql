@@ -348,6 +348,11 @@ SELECT id FROM done;
 -- name: states
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id = ANY(:ids::text[]);
 
+-- name: ends
+-- Runs that are over, as their events tell of them.
+SELECT id, type, status, attempt, result::text, error::text, actor_id, tenant_id, traceparent
+  FROM workflow_run WHERE id = ANY(:ids::text[]) AND status IN ('succeeded', 'failed', 'cancelled') ORDER BY id;
+
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id,

@@ -242,6 +242,12 @@ SELECT printf('%s%012x', :event, :tail), :id, :event_type, :data, :now, :now WHE
 -- name: states
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: ends
+-- Runs that are over, as their events tell of them.
+SELECT id, type, status, attempt, result, error, actor_id, tenant_id, traceparent
+  FROM workflow_run
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('succeeded', 'failed', 'cancelled') ORDER BY id;
+
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
