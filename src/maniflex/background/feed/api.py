@@ -51,6 +51,7 @@ from maniflex.background.feed.router import EventListener, EventPruner, EventRou
 from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
 from maniflex.background.metrics import Labels
 from maniflex.background.outbox.api import Outbox
+from maniflex.background.feed.scope_digests import ScopeDigests
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.payload_types import PayloadType
@@ -116,6 +117,7 @@ class Events(DeclaredPart):
         self._has_begun = False
         self._served_at: datetime | None = None
         self._model_problems: list[str] = []
+        self.digests = ScopeDigests()
         self.on_routed: list[Callable[[], None]] = []  # told when events may have new positions
 
     # -- declaring
@@ -408,6 +410,7 @@ class Events(DeclaredPart):
         self.store = FeedStore(environment.adapter)
         self.source = self._own_source or config.event_source or _source_of(config.service_name)
         feed = self.writer = EventWriter(
+        self.digests = ScopeDigests()
             self.store,
             self.source,
             config.event_max_size,
@@ -421,6 +424,7 @@ class Events(DeclaredPart):
             for options in emits:
                 events = ModelEvents(store.meta, options, read_kinds(options.operations)[0])
                 store.seam.listen(EventRows(events, feed))
+            self.digests,
         for entry in self._entries:
             entry.writer = feed
         for group in self._groups.values():
@@ -491,6 +495,8 @@ class Events(DeclaredPart):
                 self._served_at = now
             return
         await self.store.begin(now)
+        if any(emit.scope for emits in self._by_class.values() for emit in emits):
+            self.digests.key = await self.store.scope_key()
         known_names = {group.name for group in await self.store.groups()}
         own_names = {*self._groups, *self._uses, *(taker.name for taker in self.store.takers)}
         if not own_names <= known_names:  # they begin behind what was committed before

@@ -63,10 +63,15 @@ class Audience:
         self._seen: dict[tuple[str, str, str], tuple[datetime, Seen | None]] = {}
         self._warned: set[str] = set()
 
-    async def view(self, auth: AuthInfo, event: Event) -> Event | None:
-        """The event as this caller may see it; None where it is withheld."""
+    async def view(
+        self, auth: AuthInfo, event: Event, digests: Mapping[str, str] | None = None
+    ) -> Event | None:
+        """The event as this caller may see it; None where it is withheld.
+
+        `digests` are those of the hidden fields that stand beside the event.
+        """
         try:
-            return await self._view(auth, event)
+            return await self._view(auth, event, digests)
         except Exception as error:
             if event.type not in self._warned:  # once for each type, however many events there are
                 self._warned.add(event.type)
@@ -74,7 +79,7 @@ class Audience:
                 self._logger.debug("the judgement failed", exc_info=error)
             return None
 
-    async def _view(self, auth: AuthInfo, event: Event) -> Event | None:
+    async def _view(self, auth: AuthInfo, event: Event, digests: Mapping[str, str] | None) -> Event | None:
         if event.type.startswith(CONTROL):
             return None
         if event.model is None or event.source not in self._events.own_sources:
@@ -83,7 +88,7 @@ class Audience:
         if meta is None or not event.record_id:
             return None
         caller_view = await self._ask_chains(auth, meta)
-        if caller_view is None or not await self._allows(caller_view, meta, event):
+        if caller_view is None or not await self._allows(caller_view, meta, event, digests):
             return None
         return await self._as_shown(caller_view.ctx, meta, event)
 
@@ -146,11 +151,19 @@ class Audience:
         ctx.model = meta
         return ctx
 
-    async def _allows(self, caller_view: Seen, meta: ModelMeta, event: Event) -> bool:
+    async def _allows(
+        self, caller_view: Seen, meta: ModelMeta, event: Event, digests: Mapping[str, str] | None
+    ) -> bool:
         """Whether the caller may see the record, as the event tells that it was and as it is now."""
         judge = self._runtime.rules[meta.cls].judge_of_included
         if not caller_view.scope and not judge:
             return True
+        verdicts = [self._events.digests.tells(rule, meta, digests) for rule in caller_view.scope]
+        if False in verdicts:
+            return False
+        open_rules = tuple(
+            [rule for rule, holds in zip(caller_view.scope, verdicts, strict=True) if holds is None]
+        )
         store = self._runtime.stores[meta.cls]
         async with transaction(store.adapter):  # which asks the primary
             now = await judge.find_kept(event.record_id or "")
@@ -159,7 +172,7 @@ class Audience:
             if now is not None and not await judge.allows_row(caller_view.ctx, now, caller_view.scope):
                 return False
             state: Mapping[str, Any] = event.data if isinstance(event.data, dict) else {}
-            return await judge.allows_states(caller_view.ctx, [state], now, caller_view.scope)
+            return await judge.allows_states(caller_view.ctx, [state], now, open_rules)
 
     async def _as_shown(self, ctx: Context, meta: ModelMeta, event: Event) -> Event | None:
         """The event with the fields that the caller sees, in the form that answers show them."""

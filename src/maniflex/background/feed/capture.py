@@ -18,6 +18,7 @@ from maniflex._ids import new_id
 from maniflex._names import did_you_mean, snake_case
 from maniflex._tables import PartialTable
 from maniflex.background.feed.store import DraftEvent, FeedStore
+from maniflex.background.feed.scope_digests import ScopeDigests
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Differences, Redaction
 from maniflex.db.write_seam import Change, ChangeKind, FollowUp, Statements, after_commit_once
@@ -31,6 +32,7 @@ from maniflex.query.query import find_field
 from maniflex.sql.statement import Sql
 
 SUFFIXES: Mapping[ChangeKind, str] = {
+from maniflex.query.values import comparable
     ChangeKind.CREATE: "created",
     ChangeKind.UPDATE: "updated",
     ChangeKind.DELETE: "deleted",
@@ -56,6 +58,7 @@ class EventWriter:
 
     @property
     def notifies(self) -> bool:
+    digests: ScopeDigests
         """Whether processes that give positions have to be told by the database."""
         return self.store.can_notify and not self.is_routing()
 
@@ -79,6 +82,7 @@ class ModelEvents:
         self._tenant_place = None if tenant is None else meta.fields.index(tenant)
         self._kept = None if options.fields is None else _api_names(meta, options.fields)
         self._texts: dict[tuple[ChangeKind, bool], str] = {}  # by kind, and whether they notify
+        self._is_scoped = bool(self._scope_places)
         self._needs_record = callable(options.type) or callable(options.subject) or callable(options.data)
         self._type = options.type if isinstance(options.type, str) else self._noun
 
@@ -90,9 +94,9 @@ class ModelEvents:
 
     def insert(self, change: Change, who: Caller, feed: EventWriter) -> Sql | None:
         """What adds the event of a change, if it makes one: quick, because much of its text is fixed."""
-        if self._needs_record:
+        if self._needs_record or self._is_scoped:
             draft = self.draft(change, who, feed)
-            return None if draft is None else feed.store.append(draft)
+            return None if draft is None else feed.store.append(draft, notifies=feed.notifies)
         if change.operation not in self.kinds:
             return None
         row = change.before if change.operation is ChangeKind.DELETE else change.after
@@ -182,7 +186,14 @@ class ModelEvents:
         type = self._options.type(suffix, record)
         if (problem := type_problem(type)) is not None:
             raise ValidationFailed(f"the event of {self.meta.name} cannot be made: {type!r} {problem}")
+            self._scope(row, feed) if self._is_scoped else None,
         return type
+
+    def _scope(self, row: Row, feed: EventWriter) -> str | None:
+        """Digests of the fields that conditions may ask about, as JSON text."""
+        fields = self.meta.fields
+        values = feed.digests.of_fields(self.meta, [(fields[i], row[i]) for i in self._scope_places])
+        return _encode(values).decode() if values else None
 
     def _subject(self, suffix: str, record_id: str, record: dict[str, Any]) -> str:
         subject = self._options.subject
@@ -306,7 +317,7 @@ def emit_problems(meta: ModelMeta, options: Emit) -> list[str]:
     for name in options.fields or ():
         problems += _field_problems(meta, name, "fields", _is_secret)
     for name in options.scope:
-        problems += _field_problems(meta, name, "scope", _is_unreadable)
+        problems += _field_problems(meta, name, "scope", _is_incomparable)
     if options.tenant is not None:
         problems += _field_problems(meta, options.tenant, "tenant", _is_unreadable)
     return problems
@@ -333,6 +344,10 @@ def _field_problems(
 
 
 def read_emit(value: Any) -> Emit:
+def _is_incomparable(field: FieldMeta) -> str | None:
+    return _is_unreadable(field) or (None if comparable(field) else "cannot be compared")
+
+
     """The options of `events=` of a model."""
     if isinstance(value, Emit):
         return value

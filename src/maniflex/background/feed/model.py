@@ -52,6 +52,7 @@ class EventPosition(Model, table="event_position", headless=True):
     epoch: str  # positions of another epoch mean other events
     last: int = field(default=0)
     pruned: int = field(default=0)  # the last position of those that were removed: cursors before it are gone
+    scope_key: str | None = field(default=None, hidden=True)  # what digests of hidden fields are made with
 
 
 class EventGroup(

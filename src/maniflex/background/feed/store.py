@@ -151,11 +151,12 @@ class FeedStore:
 
     # -- writing
 
-    def append(self, draft: DraftEvent, now: datetime | None = None) -> Sql:
+    def append(self, draft: DraftEvent, now: datetime | None = None, *, notifies: bool = False) -> Sql:
         """What adds one event, of now or of its own time; gives its id back, or nothing where it is there."""
         values = draft._asdict()
         values["time"], values["now"] = self._time(draft.time), self._time(now or draft.time)
-        return self._sql["append"].bind_all(values)
+        statement = self._sql["append"].bind_all(values)
+        return Sql(statement.text + _AND_NOTIFY, statement.params) if notifies else statement
 
     def insert_text(
         self,
@@ -221,6 +222,14 @@ class FeedStore:
         """Where the feed stands now."""
         rows = await self.primary.fetch(self._sql["read_position"].bind())
         return FeedPosition(*rows[0]) if rows else FeedPosition("", 0, 0)
+
+    async def scope_key(self) -> bytes | None:
+        """The key of digests of hidden fields, made when it is first asked for; None without a feed."""
+        rows = await self.primary.fetch(self._sql["read_scope_key"].bind())
+        if not rows:
+            await self.adapter.write(self._sql["make_scope_key"].bind(key=secrets.token_hex(32)))
+            rows = await self.primary.fetch(self._sql["read_scope_key"].bind())
+        return bytes.fromhex(rows[0][0]) if rows else None
 
     async def renew(self, now: datetime) -> str:
         """Begin a new epoch: cursors of before cannot be continued."""

@@ -6,8 +6,7 @@ them. `send` declares an endpoint in code, `enable` lets callers have endpoints 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -350,7 +349,9 @@ class Webhooks(DeclaredPart):
         """A secret of a row, opened."""
         return self.keys.open_text(row, SEALED_AS, id)
 
-    async def view(self, endpoint: Destination, event: Event) -> Event | None:
+    async def view(
+        self, endpoint: Destination, event: Event, digests: Mapping[str, str] | None = None
+    ) -> Event | None:
         """The event as the owner of the endpoint may see it; of an endpoint of code, that is code."""
         if endpoint.is_declared:
             return event
@@ -362,7 +363,7 @@ class Webhooks(DeclaredPart):
             identity_type="service_account",
             auth_method="webhook",
         )
-        return await self.audience.view(auth, event)
+        return await self.audience.view(auth, event, digests)
 
     def judge_by(self, routes: RouteBuilder) -> None:
         """The models have their routes: events are judged by them."""

@@ -194,7 +194,8 @@ class Sender:
         events = await self._feed.load([delivery.event_id])
         if not events:
             return AttemptOutcome(error="the event is not kept any more", status=None)
-        event = await self._webhooks.view(endpoint, events[0].event.with_type(delivery.type))
+        [one] = events
+        event = await self._webhooks.view(endpoint, one.event.with_type(delivery.type), one.scope)
         if event is None:
             await self._store.withhold(delivery)
             self._metrics.add("webhooks_withheld_total")

@@ -24,6 +24,13 @@ SELECT NULL AS name WHERE EXISTS (SELECT 1 FROM event_log WHERE position IS NULL
 -- name: read_position
 SELECT epoch, last, pruned FROM event_position WHERE id = 'feed';
 
+-- name: read_scope_key
+SELECT scope_key FROM event_position WHERE id = 'feed' AND scope_key IS NOT NULL;
+
+-- name: make_scope_key
+-- Once, and never another: digests that stand beside events would mean nothing any more.
+UPDATE event_position SET scope_key = :key WHERE id = 'feed' AND scope_key IS NULL RETURNING scope_key;
+
 -- name: note_pruned
 -- Removed events leave holes where an older one is still needed, so the oldest that is kept says too little.
 UPDATE event_position SET pruned = :position, updated_at = :now WHERE id = 'feed' AND pruned < :position RETURNING pruned;
