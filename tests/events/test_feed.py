@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Model, Server
 from maniflex.background.feed.model import EventGroup
 from maniflex.background.feed.store import FeedStore
 from maniflex.errors import CursorGone
 from maniflex.events import Event
 from maniflex.testing.clock import FakeClock
+from tests.events.test_bridges import ListBus
 from tests.kit.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -124,6 +127,91 @@ class SlowStore(FeedStore):
         return groups
 
 
+# -- transactions of the application that stand still
+
+
+class Order(Model, events=True):
+    """What emits."""
+
+    total: int = 0
+
+
+async def test_a_stuck_transaction_delays_its_own_events_alone(postgres_url: str) -> None:
+    server, seen = Server(postgres_url, event_poll_interval=timedelta(milliseconds=50)), list[str]()
+    server.register(Order)
+
+    @server.events.subscribe("*", group="g")
+    async def take(event: Event) -> None:
+        seen.append(f"{event.type} {event.data['total']}")
+
+    is_stored, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def stand_still() -> None:
+        async with server.transaction():
+            await server.db(Order).create(total=1)
+            await server.db(Order).update(orders[0].id, total=2)
+            is_stored.set()
+            await may_commit.wait()
+
+    async with server.lifespan(), asyncio.timeout(30):
+        orders = [await server.db(Order).create(total=0) for _ in range(2)]
+        await eventually(lambda: len(seen) == 2)
+        stuck = asyncio.create_task(stand_still())
+        await is_stored.wait()
+
+        await server.db(Order).update(orders[1].id, total=3)
+        await server.db(Order).delete(orders[1].id)
+        await eventually(lambda: len(seen) == 4)
+        assert seen[2:] == ["order.updated 3", "order.deleted 3"]
+        assert len(await server.events.read()) == 4
+
+        may_commit.set()
+        await stuck
+        await eventually(lambda: len(seen) == 6)
+    assert seen[4:] == ["order.created 1", "order.updated 2"]
+
+
+async def test_a_stuck_reader_delays_nothing(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    async with a_feed(sqlite_url, "g") as (server, seen):
+        await publish(server, "a")
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM event_log").fetchone()
+
+        await publish(server, "b")
+        await server.events.drain()
+        assert seen == ["g a", "g b"]
+        reader.close()
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+async def test_a_start_waits_for_whoever_writes(
+    sqlite_url: str, is_freed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_feed(sqlite_url) as (server, _):  # which makes the tables
+        await publish(server, "a")
+    writer = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    server, seen = Server(sqlite_url, lock_timeout=timedelta(seconds=0.3)), list[str]()
+
+    @server.events.subscribe("*", group="g", start="beginning")
+    async def take(event: Event) -> None:
+        seen.append(event.type)
+
+    async def free() -> None:
+        await eventually(lambda: "could not write down" in caplog.text or is_freed)
+        writer.execute("ROLLBACK")
+
+    async with asyncio.timeout(30):
+        freeing = asyncio.create_task(free())
+        async with server.lifespan():
+            await freeing
+            await eventually(lambda: seen == ["a"])
+    writer.close()
+    assert ("could not write down who takes events" in caplog.text) is not is_freed
+
+
 # -- pruning
 
 
@@ -169,6 +257,31 @@ async def test_what_is_needed_is_not_removed(database_url: str) -> None:
 
         assert await server.events.forget("b")
         assert await prune(server, clock) == 2
+
+
+async def test_a_bridge_whose_code_is_gone_does_not_keep_events_for_ever(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    async with a_feed(database_url, clock=clock) as (server, _):
+        store = server.events.store
+        await publish(server, "before")
+        await server.events.drain()
+        await store.serve_group("bridge-list", "bridge", ["*"], ordered=True, from_now=True, now=clock.now())
+        await publish(server, "a", "b")
+        await server.events.drain()
+        clock.advance(HOUR / 2)
+        assert await prune(server, clock) == 0  # a broker may be away as long as that
+        clock.advance(HOUR)
+        assert await prune(server, clock) == 3
+
+    bus = ListBus()
+    server = Server(database_url, background=False, clock=clock)
+    server.events.use(bus, group="bridge-list")
+    with caplog.at_level(logging.ERROR):
+        async with server.lifespan():
+            pass
+    assert "bridge bridge-list stood at 1, and events up to 3 are not kept any more" in caplog.text
 
 
 async def test_a_cursor_before_a_hole_is_gone(database_url: str) -> None:

@@ -32,12 +32,17 @@ SHORT = {
     "outbox": ["test_outbox.py"],
     "schedules": ["test_schedules.py"],
     "jobs": ["jobs/test_sql_queue.py"],
+    "events": ["../events/test_feed.py", "../events/test_publishing.py"],
 }
 LONG = {
     "runs": ["test_runs_*.py", "test_worker.py", "test_steps.py", "test_saga*.py", "test_groups.py"],
     "outbox": ["test_outbox*.py"],
     "schedules": ["test_schedule*.py"],
     "jobs": ["jobs/test_jobs.py", "jobs/test_sql_queue.py", "jobs/test_status.py", "jobs/test_retention.py"],
+    "events": [
+        *("../events/test_feed.py", "../events/test_publishing.py", "../events/test_groups.py"),
+        *("../events/test_run_ends.py", "../events/test_webhooks.py", "../events/test_scope_digests.py"),
+    ],
 }
 
 

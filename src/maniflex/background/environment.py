@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -14,7 +14,7 @@ from maniflex.background.runs.engine import RunEngine
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError
+from maniflex.errors import DatabaseError, DeclarationError, RequestError, Timeout
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
 
@@ -59,6 +59,24 @@ class Part(Protocol):
     def services(self) -> Sequence[Service]:
         """What works in the background of a serving process."""
         return ()
+
+
+AT_START = 3  # times that the start waits for whoever has locked the database
+
+
+async def begin_at_start(what: str, begin: Callable[[], Awaitable[None]], logger: logging.Logger) -> None:
+    """Write what has to stand there before anything is published; the loops of the part try again."""
+    for _ in range(AT_START):
+        try:
+            await begin()
+            return
+        except DatabaseError:  # migrations that are to come make the tables
+            return
+        except RequestError as error:  # somebody else writes
+            if not (error.retryable or isinstance(error, Timeout)):
+                raise
+            last_error = error
+    logger.warning("%s: this start could not write down who takes events: %s", what, last_error)
 
 
 class DeclaredPart(Part):

@@ -21,7 +21,7 @@ from maniflex._json import decode
 from maniflex._names import did_you_mean
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
-from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.environment import DeclaredPart, Environment, begin_at_start
 from maniflex.background.feed.bridges import Bridge, BusKeeper, BusUse
 from maniflex.background.feed.capture import (
     EventRows,
@@ -479,10 +479,7 @@ class Events(DeclaredPart):
     async def prepare(self) -> None:
         """Begin new groups at this start, so that they miss nothing of what is published after it."""
         if self.is_used:
-            with suppress(
-                DatabaseError
-            ):  # migrations that are to come make the tables; the router tries again
-                await self._begin()
+            await begin_at_start("events", self._begin, self.require_sealed().logger)
 
     async def _begin(self) -> None:
         """Make the row of positions, once, and say now and then which groups this process serves."""
@@ -504,8 +501,16 @@ class Events(DeclaredPart):
         for use in self._uses.values():
             if use.publish and not use.is_in_process:
                 await self.store.serve_group(
+        last_gone = (await self.store.position()).pruned
+        positions = {group.name: group.position for group in await self.store.groups()}
                     use.name, BRIDGE, use.publish, ordered=True, from_now=use.start == "now", now=now
                 )
+                if 0 < positions.get(use.name, 0) < last_gone:
+                    environment.logger.error(
+                        "events: bridge %s stood at %d, and events up to %d are not kept any more, as no"
+                        " process had its code for so long; it goes on with the first that is kept",
+                        *(use.name, positions[use.name], last_gone),
+                    )
         for group in self._groups.values():
             await self.store.serve_group(
                 group.name,

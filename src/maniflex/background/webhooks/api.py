@@ -18,7 +18,7 @@ from maniflex._outbound import address_problem, url_problem
 from maniflex._service import Service
 from maniflex._webhook_signatures import new_key_pair, new_secret
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
-from maniflex.background.environment import DeclaredPart, Environment
+from maniflex.background.environment import DeclaredPart, Environment, begin_at_start
 from maniflex.background.feed.api import Events
 from maniflex.background.feed.audience import Audience
 from maniflex.background.feed.described import DescribedType
@@ -41,7 +41,7 @@ from maniflex.background.webhooks.store import Disabled, StoredEndpoint, Webhook
 from maniflex.db.port import Tx
 from maniflex.db.write_seam import after_commit_once
 from maniflex.encryption.keyring import Keyring
-from maniflex.errors import DatabaseError, DeclarationError, NotFound
+from maniflex.errors import DeclarationError, NotFound
 from maniflex.events.event import CONTROL, Event
 from maniflex.events.patterns import covers, matcher, read_patterns
 from maniflex.model.base import Model
@@ -256,8 +256,7 @@ class Webhooks(DeclaredPart):
     async def prepare(self) -> None:
         """Write the endpoints of code, so that they are told of all that is published after this start."""
         if self.is_used:
-            with suppress(DatabaseError):  # migrations that are to come make the tables
-                await self._begin()
+            await begin_at_start("webhooks", self._begin, self.require_sealed().logger)
 
     async def close(self) -> None:
         """Close the connections to endpoints."""
