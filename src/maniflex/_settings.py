@@ -195,6 +195,17 @@ def not_negative(value: int) -> str:
     return "" if value >= 0 else f"{value} is less than 0"
 
 
+_NOT_IN_A_SOURCE = re.compile(r"[\s\x00-\x1f\x7f<>\"{}|\\^`]")
+_LONGEST_SOURCE = 1024
+
+
+def is_source(value: str) -> str:
+    """What events say they come from is a reference, such as /shop or https://shop.example.com/."""
+    if len(value) > _LONGEST_SOURCE or _NOT_IN_A_SOURCE.search(value):
+        return f"{value[:60]!r} is no source such as /shop, of at most {_LONGEST_SOURCE} characters"
+    return ""
+
+
 def is_some_time(value: timedelta) -> str:
     """Zero would mean "without pause", and nobody wants that of a loop."""
     return "" if value else "must be more than nothing"

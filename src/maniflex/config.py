@@ -26,6 +26,7 @@ from maniflex._settings import (
     is_port,
     is_secret_text,
     is_some_time,
+    is_source,
     not_negative,
     one_of,
     parse_size,
@@ -312,7 +313,7 @@ class Config(_WithOrigins):
     outbox_max_attempts: int = setting(10, at_least_one)
     outbox_base_backoff: timedelta = timedelta(seconds=5)
     outbox_poll_interval: timedelta = setting(timedelta(seconds=5), is_some_time)
-    event_source: str = ""  # of own events; empty: / and the service name, or /maniflex
+    event_source: str = setting("", is_source)  # of own events; empty: / and service name, or /maniflex
     event_max_size: int = setting(256 * 1024, at_least_one, read=parse_size)
     event_retention: timedelta = timedelta(days=7)  # zero keeps events for good
     event_poll_interval: timedelta = setting(timedelta(seconds=1), is_some_time)

@@ -7,10 +7,10 @@ them positions after the commit and makes the deliveries of the groups, which `s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from maniflex._ids import new_id
 from maniflex._json import decode
 from maniflex._names import did_you_mean
 from maniflex._service import Service
+from maniflex._settings import is_source
 from maniflex.background.declaring import as_duration, duration_problems, role_problems, switch_problems
 from maniflex.background.environment import DeclaredPart, Environment, begin_at_start
 from maniflex.background.feed.bridges import Bridge, BusKeeper, BusUse
@@ -30,13 +31,14 @@ from maniflex.background.feed.capture import (
     emit_problems,
     read_emit,
     read_kinds,
-)
+    strip_secrets,
 )
 from maniflex.background.feed.described import (
     DescribedType,
     EventType,
     TypeFamily,
     describe_types,
+)
 from maniflex.background.feed.entry import EmitWrites
 from maniflex.background.feed.groups import Group, GroupRelay, GroupWorker, draft_of
 from maniflex.background.feed.model import (
@@ -47,11 +49,11 @@ from maniflex.background.feed.model import (
     EventPosition,
     LoggedEvent,
 )
+from maniflex.background.feed.numbers import FeedNumbers
 from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
-from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
-from maniflex.background.metrics import Labels
-from maniflex.background.outbox.api import Outbox
 from maniflex.background.feed.scope_digests import ScopeDigests
+from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.payload_types import PayloadType
@@ -102,10 +104,10 @@ class Events(DeclaredPart):
         self._own_source: str | None = None
         self._groups: dict[str, Group] = {}
         self._types: dict[str, EventType] = {}
+        self._families: dict[str, TypeFamily] = {}  # by prefix
         self._emitters: list[tuple[Any, Emit]] = []  # a model class or name, and how it emits
         self._entries: list[EmitWrites] = []
         self._uses: dict[str, BusUse] = {}
-        self._families: dict[str, TypeFamily] = {}  # by prefix
         self._by_class: dict[type[Model], list[Emit]] = {}
         self._problems: list[str] = []
         self._relays: dict[str, GroupRelay] = {}
@@ -115,9 +117,9 @@ class Events(DeclaredPart):
         self._reader: FeedReader | None = None
         self._paused: frozenset[str] = frozenset()
         self._has_begun = False
+        self.digests = ScopeDigests()
         self._served_at: datetime | None = None
         self._model_problems: list[str] = []
-        self.digests = ScopeDigests()
         self.on_routed: list[Callable[[], None]] = []  # told when events may have new positions
 
     # -- declaring
@@ -313,10 +315,6 @@ class Events(DeclaredPart):
         self.require_open()
         self._enabled = True
 
-    @property
-    def types(self) -> Mapping[str, EventType]:
-        """The types that the application declares."""
-        return self._types
     def take_family(self, family: TypeFamily) -> None:
         """Have the feed for events of these types."""
         self._enabled = True
@@ -346,6 +344,10 @@ class Events(DeclaredPart):
         ]
         return describe_types(self._types.values(), emits, self._families.values())
 
+    @property
+    def types(self) -> Mapping[str, EventType]:
+        """The types that the application declares."""
+        return self._types
 
     @property
     def own_sources(self) -> frozenset[str]:
@@ -376,6 +378,10 @@ class Events(DeclaredPart):
 
     def problems(self) -> list[str]:
         options = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
+        if self._own_source is not None:
+            source: Any = self._own_source
+            problem = is_source(source) if isinstance(source, str) and source else f"{source!r} is no text"
+            options += [f"source: {problem}"] if problem else []
         return [*self._problems, *self._model_problems, *(f"events.enable: {one}" for one in options)]
 
     def capture_problems(self, stores: Mapping[type[Model], Store], adapter: Any) -> list[str]:
@@ -404,13 +410,13 @@ class Events(DeclaredPart):
         super().attach(environment)
         self._relays, self._workers, self._router, self._reader = {}, {}, None, None
         self._paused, self._has_begun, self.on_routed = frozenset(), False, []
+        self.digests = ScopeDigests()
         if not self.is_used:
             return
         config = environment.config
         self.store = FeedStore(environment.adapter)
         self.source = self._own_source or config.event_source or _source_of(config.service_name)
         feed = self.writer = EventWriter(
-        self.digests = ScopeDigests()
             self.store,
             self.source,
             config.event_max_size,
@@ -418,25 +424,22 @@ class Events(DeclaredPart):
             environment.clock.now,
             self._wake,
             lambda: self._router is not None and self._router.started is not None,
+            self.digests,
+            lambda type, number: environment.metrics.add("events_published_total", number, type=type),
         )
         for cls, emits in self._by_class.items():
             store = environment.stores[cls]
             for options in emits:
                 events = ModelEvents(store.meta, options, read_kinds(options.operations)[0])
                 store.seam.listen(EventRows(events, feed))
-            self.digests,
         for entry in self._entries:
             entry.writer = feed
         for group in self._groups.values():
             self._relays[group.name] = GroupRelay(
                 group, self.store, self._outbox.store, environment, self.source
             )
-        environment.metrics.gauge("events_unrouted", self._count_unrouted)
-        environment.metrics.gauge("events_lag_seconds", self._measure_lag)
-        environment.metrics.gauge("events_unhandled", self._count_unhandled)
-        if self._uses:
-            environment.metrics.gauge("events_bridge_lag_seconds", self._measure_bridges)
-            environment.metrics.gauge("events_lost_total", self._count_lost)
+        numbers = FeedNumbers(self.store, environment.clock, self._groups, list(self._uses.values()))
+        numbers.add_to(environment.metrics)
 
     def services(self) -> Sequence[Service]:
         if not self.is_used:
@@ -498,19 +501,19 @@ class Events(DeclaredPart):
         own_names = {*self._groups, *self._uses, *(taker.name for taker in self.store.takers)}
         if not own_names <= known_names:  # they begin behind what was committed before
             await self._route_all()
-        for use in self._uses.values():
-            if use.publish and not use.is_in_process:
-                await self.store.serve_group(
         last_gone = (await self.store.position()).pruned
         positions = {group.name: group.position for group in await self.store.groups()}
-                    use.name, BRIDGE, use.publish, ordered=True, from_now=use.start == "now", now=now
-                )
+        for use in self._uses.values():
+            if use.publish and not use.is_in_process:
                 if 0 < positions.get(use.name, 0) < last_gone:
                     environment.logger.error(
                         "events: bridge %s stood at %d, and events up to %d are not kept any more, as no"
                         " process had its code for so long; it goes on with the first that is kept",
                         *(use.name, positions[use.name], last_gone),
                     )
+                await self.store.serve_group(
+                    use.name, BRIDGE, use.publish, ordered=True, from_now=use.start == "now", now=now
+                )
         for group in self._groups.values():
             await self.store.serve_group(
                 group.name,
@@ -640,7 +643,7 @@ class Events(DeclaredPart):
         if problems:
             details = [{"field": name, "message": f"{name} {message}"} for name, message in problems]
             raise ValidationFailed("the headers of the event are not valid", details)
-        text = "" if event.data is None else encode_data(_without_secrets(event.data, environment.stores))
+        text = "" if event.data is None else encode_data(strip_secrets(event.data, environment.stores))
         if len(text) > config.event_max_size:
             message = (
                 f"data are larger than event_max_size allows: {len(text)} bytes of {config.event_max_size}"
@@ -650,7 +653,7 @@ class Events(DeclaredPart):
 
     def _checked_data(self, type: str, data: Any) -> Any:
         event_type = self._types.get(type)
-        plain = _without_secrets(data, self.require_sealed().stores)
+        plain = strip_secrets(data, self.require_sealed().stores)
         if event_type is None or event_type.payload is None:
             return plain
         try:
@@ -841,43 +844,6 @@ class Events(DeclaredPart):
                 self._wake_takers()
                 return total
 
-    # -- numbers
-
-    async def _count_unrouted(self) -> list[tuple[Labels, float]]:
-        return [((), float(await self.store.unrouted_count()))]
-
-    async def _measure_lag(self) -> list[tuple[Labels, float]]:
-        now = self.require_sealed().clock.now()
-        return [
-            ((("group", group),), (now - since).total_seconds())
-            for group, _, since in await self.store.group_depth()
-        ]
-
-    async def _count_lost(self) -> list[tuple[Labels, float]]:
-        """Events that a broker had removed before they were taken, of buses that can tell."""
-        return [
-            ((("bus", use.name),), float(use.bus.lost))
-            for use in self._uses.values()
-            if hasattr(use.bus, "lost")
-        ]
-
-    async def _measure_bridges(self) -> list[tuple[Labels, float]]:
-        now = self.require_sealed().clock.now()
-        lags: list[tuple[Labels, float]] = []
-        for group in await self.store.groups():
-            if group.kind == BRIDGE:
-                waiting = await self.store.read(group.position, 1)
-                seconds = (now - waiting[0].event.time).total_seconds() if waiting else 0.0
-                lags.append(((("bus", group.name),), seconds))
-        return lags
-
-    async def _count_unhandled(self) -> list[tuple[Labels, float]]:
-        return [
-            ((("group", group),), float(waiting))
-            for group, waiting, _ in await self.store.group_depth()
-            if group not in self._groups
-        ]
-
 
 def _name_of_bus(bus: Any) -> str:
     """What a bridge to it is called: redis, nats …"""
@@ -885,7 +851,7 @@ def _name_of_bus(bus: Any) -> str:
 
 
 def _source_of(service_name: str) -> str:
-    return f"/{service_name}" if service_name else DEFAULT_SOURCE
+    return f"/{quote(service_name)}" if service_name else DEFAULT_SOURCE
 
 
 def _check_patterns(patterns: Sequence[str]) -> list[str]:
@@ -896,20 +862,3 @@ def _check_patterns(patterns: Sequence[str]) -> list[str]:
             "; ".join(problems), [{"field": "patterns", "message": one} for one in problems]
         )
     return texts
-
-
-def _without_secrets(data: Any, stores: Mapping[type[Model], Store]) -> Any:
-    """Data in which every record has the fields that may leave, by the names of the API."""
-    if isinstance(data, Model):
-        store = stores.get(type(data))
-        if store is None:
-            return data
-        visible_fields = [
-            field for field in store.meta.fields if not field.secret and field.name in data.__dict__
-        ]
-        return {field.api: _without_secrets(getattr(data, field.name), stores) for field in visible_fields}
-    if isinstance(data, Mapping):
-        return {key: _without_secrets(value, stores) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_without_secrets(value, stores) for value in data]
-    return data

@@ -7,6 +7,7 @@ An update that changes no visible field makes no event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,22 +18,24 @@ from maniflex._caller import Caller, Source
 from maniflex._ids import new_id
 from maniflex._names import did_you_mean, snake_case
 from maniflex._tables import PartialTable
-from maniflex.background.feed.store import DraftEvent, FeedStore
 from maniflex.background.feed.scope_digests import ScopeDigests
+from maniflex.background.feed.store import DraftEvent, FeedStore
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Differences, Redaction
+from maniflex.db.store import Store
 from maniflex.db.write_seam import Change, ChangeKind, FollowUp, Statements, after_commit_once
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.events.emit import Emit
 from maniflex.events.event import encode_data
 from maniflex.events.patterns import type_problem
+from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.query.query import find_field
+from maniflex.query.values import comparable
 from maniflex.sql.statement import Sql
 
 SUFFIXES: Mapping[ChangeKind, str] = {
-from maniflex.query.values import comparable
     ChangeKind.CREATE: "created",
     ChangeKind.UPDATE: "updated",
     ChangeKind.DELETE: "deleted",
@@ -55,10 +58,11 @@ class EventWriter:
     now: Callable[[], Any]
     wake: Callable[[], None]  # once an event is committed
     is_routing: Callable[[], bool]  # whether this process gives positions
+    digests: ScopeDigests
+    count: Callable[[str, int], None]  # events by their types, for the metrics
 
     @property
     def notifies(self) -> bool:
-    digests: ScopeDigests
         """Whether processes that give positions have to be told by the database."""
         return self.store.can_notify and not self.is_routing()
 
@@ -78,11 +82,11 @@ class ModelEvents:
         self._redaction = Redaction(meta)
         self._differences = Differences(meta)
         self._scope_places = [i for i, f in enumerate(meta.fields) if f.name in _field_names(meta, options)]
+        self._is_scoped = bool(self._scope_places)
         tenant = None if options.tenant is None else find_field(meta, options.tenant)
         self._tenant_place = None if tenant is None else meta.fields.index(tenant)
         self._kept = None if options.fields is None else _api_names(meta, options.fields)
         self._texts: dict[tuple[ChangeKind, bool], str] = {}  # by kind, and whether they notify
-        self._is_scoped = bool(self._scope_places)
         self._needs_record = callable(options.type) or callable(options.subject) or callable(options.data)
         self._type = options.type if isinstance(options.type, str) else self._noun
 
@@ -91,6 +95,10 @@ class ModelEvents:
         if callable(self._options.type):
             return []
         return [f"{self._type}.{SUFFIXES[kind]}" for kind in ChangeKind if kind in self.kinds]
+
+    def counted_type(self, suffix: str | None) -> str:
+        """What metrics call the type of an event: `other` where a function makes it."""
+        return "other" if callable(self._options.type) else f"{self._type}.{suffix}"
 
     def insert(self, change: Change, who: Caller, feed: EventWriter) -> Sql | None:
         """What adds the event of a change, if it makes one: quick, because much of its text is fixed."""
@@ -178,7 +186,14 @@ class ModelEvents:
             None,
             dataref,
             data,
+            self._scope(row, feed) if self._is_scoped else None,
         )
+
+    def _scope(self, row: Row, feed: EventWriter) -> str | None:
+        """Digests of the fields that conditions may ask about, as JSON text."""
+        fields = self.meta.fields
+        values = feed.digests.of_fields(self.meta, [(fields[i], row[i]) for i in self._scope_places])
+        return _encode(values).decode() if values else None
 
     def _full_type(self, suffix: str, record: dict[str, Any]) -> str:
         if not callable(self._options.type):
@@ -186,14 +201,7 @@ class ModelEvents:
         type = self._options.type(suffix, record)
         if (problem := type_problem(type)) is not None:
             raise ValidationFailed(f"the event of {self.meta.name} cannot be made: {type!r} {problem}")
-            self._scope(row, feed) if self._is_scoped else None,
         return type
-
-    def _scope(self, row: Row, feed: EventWriter) -> str | None:
-        """Digests of the fields that conditions may ask about, as JSON text."""
-        fields = self.meta.fields
-        values = feed.digests.of_fields(self.meta, [(fields[i], row[i]) for i in self._scope_places])
-        return _encode(values).decode() if values else None
 
     def _subject(self, suffix: str, record_id: str, record: dict[str, Any]) -> str:
         subject = self._options.subject
@@ -246,6 +254,7 @@ class EventRows(FollowUp):
             is_meant = self._sources is None or change.source in self._sources
             statement = self._events.insert(change, who, self._feed) if is_meant else None
             if statement is not None:
+                self._feed.count(self._events.counted_type(SUFFIXES[change.operation]), 1)
                 yield statement
             return
         drafts = [
@@ -254,6 +263,8 @@ class EventRows(FollowUp):
             if (self._sources is None or change.source in self._sources)
             and (draft := self._events.draft(change, who, self._feed)) is not None
         ]
+        for suffix, number in Counter(draft.operation for draft in drafts).items():
+            self._feed.count(self._events.counted_type(suffix), number)
         for start in range(0, len(drafts), AT_ONCE):
             yield self._feed.store.append_many(drafts[start : start + AT_ONCE])
 
@@ -333,6 +344,10 @@ def _is_unreadable(field: FieldMeta) -> str | None:
     return None
 
 
+def _is_incomparable(field: FieldMeta) -> str | None:
+    return _is_unreadable(field) or (None if comparable(field) else "cannot be compared")
+
+
 def _field_problems(
     meta: ModelMeta, name: Any, option: str, trouble_of: Callable[[FieldMeta], str | None]
 ) -> list[str]:
@@ -344,13 +359,26 @@ def _field_problems(
 
 
 def read_emit(value: Any) -> Emit:
-def _is_incomparable(field: FieldMeta) -> str | None:
-    return _is_unreadable(field) or (None if comparable(field) else "cannot be compared")
-
-
     """The options of `events=` of a model."""
     if isinstance(value, Emit):
         return value
     if value is True:
         return Emit()
     raise DeclarationError(f"events={value!r} is True or an Emit(...)")
+
+
+def strip_secrets(data: Any, stores: Mapping[type[Model], Store]) -> Any:
+    """Data in which every record has the fields that may leave, by the names of the API."""
+    if isinstance(data, Model):
+        store = stores.get(type(data))
+        if store is None:
+            return data
+        visible_fields = [
+            field for field in store.meta.fields if not field.secret and field.name in data.__dict__
+        ]
+        return {field.api: strip_secrets(getattr(data, field.name), stores) for field in visible_fields}
+    if isinstance(data, Mapping):
+        return {key: strip_secrets(value, stores) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [strip_secrets(value, stores) for value in data]
+    return data

@@ -21,8 +21,8 @@ from maniflex.background.declaring import as_duration, duration_problems, role_p
 from maniflex.background.environment import DeclaredPart, Environment, begin_at_start
 from maniflex.background.feed.api import Events
 from maniflex.background.feed.audience import Audience
-from maniflex.background.feed.described import DescribedType
 from maniflex.background.feed.capture import EventWriter
+from maniflex.background.feed.described import DescribedType
 from maniflex.background.metrics import Labels
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.webhooks.attempt import AttemptOutcome, make_request
