@@ -123,10 +123,18 @@ async def test_an_endpoint_is_made_told_and_shown_without_its_secret(database_ur
         ]
         assert all("hunter2" not in text and made["secret"] not in text for text in texts)
         [delivery] = json.loads(texts[2])["data"]
-        assert (delivery["status"], delivery["type"], delivery["attempts"]) == ("delivered", "mine.told", 1)
-        attempts = await http.get(f"/api/webhook_deliveries/{delivery['id']}/attempts", headers=ada)
-        [attempt] = attempts.json()["data"]
-        assert (attempt["status"], attempt["answer"]) == (200, "fine")
+        assert (delivery["status"], delivery["type"]) == ("delivered", "mine.told")
+        assert delivery["attempt_count"] == 1
+        assert "attempts" not in delivery
+        one = f"/api/webhook_deliveries/{delivery['id']}"
+        answer = await http.get(one, headers=ada)
+        [attempt] = answer.json()["data"]["attempts"]
+        assert set(attempt) == {"number", "time", "ms", "status", "error", "answer"}
+        assert (attempt["number"], attempt["status"], attempt["answer"]) == (1, 200, "fine")
+        head = await http.head(one, headers=ada)
+        assert head.headers["content-length"] == str(len(answer.content))
+        narrow = (await http.get(one, params={"select": "id,status"}, headers=ada)).json()["data"]
+        assert set(narrow) == {"id", "status"}
         assert server.metrics.value("webhooks_withheld_total") == 1
 
 
@@ -150,7 +158,7 @@ async def test_a_tenant_reaches_nothing_of_another(database_url: str) -> None:
                 ("POST", f"{one}/recover", since),
                 ("POST", f"{one}/replay", since),
                 ("GET", f"/api/webhook_deliveries/{delivery.id}", None),
-                ("GET", f"/api/webhook_deliveries/{delivery.id}/attempts", None),
+                ("HEAD", f"/api/webhook_deliveries/{delivery.id}", None),
                 ("POST", f"/api/webhook_deliveries/{delivery.id}/resend", None),
             ):
                 answer = await http.request(method, path, json=body, headers=stranger)

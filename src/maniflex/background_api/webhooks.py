@@ -41,6 +41,7 @@ from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 
 ENDPOINTS, DELIVERIES = "/webhook_endpoints", "/webhook_deliveries"
 BY_HAND = "by hand"
+MOST_ATTEMPTS = 1000  # of a delivery, those sent again by hand among them
 _PATHS: dict[type[Model], tuple[str, str]] = {
     WebhookEndpoint: ("webhook_endpoint", ENDPOINTS),
     WebhookDelivery: ("webhook_delivery", DELIVERIES),
@@ -135,6 +136,30 @@ class EndpointsOfCaller:
         await next()
 
 
+async def add_attempts(ctx: Context, next: Next) -> None:
+    """Show one delivery with its attempts, unless only some fields of it are asked for."""
+    await next()
+    response = ctx.response
+    if response is None or response.error is not None or not isinstance(response.data, dict):
+        return
+    if ctx.operation not in (Operation.READ, Operation.HEAD) or ctx.query.select is not None:
+        return
+    attempts = await ctx.db(WebhookAttempt).list(
+        filters={"delivery_id": ctx.resource_id}, sorts=["number"], limit=MOST_ATTEMPTS
+    )
+    response.data["attempts"] = [
+        {
+            "number": one.number,
+            "time": one.created_at,
+            "ms": one.duration_ms,
+            "status": one.status,
+            "error": one.error,
+            "answer": one.answer,
+        }
+        for one in attempts
+    ]
+
+
 class WebhookRoutes:
     """The routes of webhooks."""
 
@@ -145,7 +170,12 @@ class WebhookRoutes:
         offer = self._webhooks.offer
         guard = EndpointsOfCaller(self._webhooks)
         headless = offer is None or not offer.routes
-        return {model: ModelOptions(middleware={"auth": guard}, headless=headless) for model in _PATHS}
+        return {
+            WebhookEndpoint: ModelOptions(middleware={"auth": guard}, headless=headless),
+            WebhookDelivery: ModelOptions(
+                middleware={"auth": guard, "response": add_attempts}, headless=headless
+            ),
+        }
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
         offer = self._webhooks.offer
@@ -169,6 +199,8 @@ def _rename(endpoint: Endpoint) -> Endpoint:
     assert endpoint.model is not None
     table, path = _PATHS[endpoint.model.cls]
     renamed_endpoint = replace(endpoint, path=endpoint.path.replace(f"/{table}", path, 1))
+    if endpoint.model.cls is WebhookDelivery and endpoint.operation is Operation.READ:
+        return replace(renamed_endpoint, about=GET_DELIVERY)
     return rename_route(table, path.removeprefix("/"), renamed_endpoint)
 
 
@@ -196,9 +228,6 @@ class _Endpoints:
             yield self._route("POST", f"{one}/{name}", update, act, status, about)
         of_delivery = DELIVERIES + "/{id}"
         yield self._route("POST", f"{of_delivery}/resend", update, self._resend, 202, RESEND, WebhookDelivery)
-        yield self._route(
-            "GET", f"{of_delivery}/attempts", Operation.READ, self._attempts, 200, ATTEMPTS, WebhookDelivery
-        )
 
     def _route(
         self,
@@ -348,23 +377,6 @@ class _Endpoints:
             raise Conflict("the delivery waits already")
         ctx.result = {"id": ctx.resource_id, "status": "pending"}
 
-    async def _attempts(self, ctx: Context) -> None:
-        await self._stores[WebhookDelivery].read(ctx.resource_id, scope=ctx.forced)
-        attempts = await ctx.db(WebhookAttempt).list(
-            filters={"delivery_id": ctx.resource_id}, sorts=["number"], limit=100
-        )
-        ctx.result = [
-            {
-                "number": one.number,
-                "time": one.created_at,
-                "ms": one.duration_ms,
-                "status": one.status,
-                "error": one.error,
-                "answer": one.answer,
-            }
-            for one in attempts
-        ]
-
     # -- what they have in common
 
     async def _find_reached(self, ctx: Context) -> StoredEndpoint:
@@ -502,11 +514,28 @@ RESEND = RouteDocs(
     answer_texts={202: "It waits."},
     errors=(403, 404, 409),
 )
-ATTEMPTS = RouteDocs(
-    name="list_webhook_attempts",
-    summary="List the attempts of a delivery",
-    description="Time, duration, status, error and the first kilobyte of each answer.",
-    response=list[WebhookAttempt],
-    answer_texts={200: "The attempts."},
+_ATTEMPT = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "integer"},
+        "time": {"type": "string", "format": "date-time"},
+        "ms": {"type": "integer", "description": "How long it took."},
+        "status": {"type": ["integer", "null"], "description": "Of the answer; null where none came."},
+        "error": {"type": ["string", "null"]},
+        "answer": {"type": ["string", "null"], "description": "Its first kilobyte."},
+    },
+}
+GET_DELIVERY = RouteDocs(
+    name="get_webhook_delivery",
+    summary="Get one webhook delivery",
+    description="With its attempts, unless `select` asks for some fields alone.",
+    grammar=("select",),
+    data_schema={
+        "allOf": [
+            {"$ref": "#/components/schemas/WebhookDelivery"},
+            {"type": "object", "properties": {"attempts": {"type": "array", "items": _ATTEMPT}}},
+        ]
+    },
+    answer_texts={200: "The delivery."},
     errors=(403, 404),
 )

@@ -98,7 +98,7 @@ class WebhookDelivery(Model, table="webhook_delivery"):
     event_id: str = field(filterable=True, relation=None)  # of the row of the feed
     type: str = field(filterable=True)
     status: DeliveryStatus = field(default=DeliveryStatus.PENDING, filterable=True, sortable=True)
-    attempts: int = field(default=0, sortable=True)
+    attempt_count: int = field(default=0, sortable=True)
     retry_at: datetime = field(filterable=True, sortable=True)  # not before
     delivered_at: datetime | None = field(default=None, filterable=True, sortable=True)
     last_status: int | None = field(default=None, filterable=True)

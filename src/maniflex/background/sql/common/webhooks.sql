@@ -48,7 +48,7 @@ RETURNING id;
 
 -- name: hand_back
 -- It was claimed and not tried.
-UPDATE webhook_delivery SET attempts = attempts - 1, tries = tries - 1, lease = NULL, lease_until = NULL
+UPDATE webhook_delivery SET attempt_count = attempt_count - 1, tries = tries - 1, lease = NULL, lease_until = NULL
  WHERE id = :id AND lease = :lease AND status = 'pending'
 RETURNING id;
 

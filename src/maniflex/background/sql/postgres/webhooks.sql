@@ -5,7 +5,7 @@ CREATE SEQUENCE IF NOT EXISTS webhook_delivery_seq;
 
 -- name: make
 -- Deliveries of events to endpoints; one behind others of its line that wait waits as long as they do.
-INSERT INTO webhook_delivery (id, seq, endpoint_id, event_id, type, status, attempts, tries, line, is_visible, retry_at,
+INSERT INTO webhook_delivery (id, seq, endpoint_id, event_id, type, status, attempt_count, tries, line, is_visible, retry_at,
                               actor_id, tenant_id, created_at, updated_at)
 SELECT m.id, nextval('webhook_delivery_seq'), m.endpoint_id, m.event_id, m.type, 'pending', 0, 0, m.line, m.is_declared,
        greatest(:now::timestamptz, (SELECT max(w.retry_at) FROM webhook_delivery w
@@ -42,9 +42,9 @@ WITH due AS MATERIALIZED (
        FOR UPDATE SKIP LOCKED
 )
 UPDATE webhook_delivery w
-   SET lease = :lease, lease_until = :until, attempts = w.attempts + 1, tries = w.tries + 1
+   SET lease = :lease, lease_until = :until, attempt_count = w.attempt_count + 1, tries = w.tries + 1
  WHERE w.id = ANY(ARRAY(SELECT id FROM ours))
-RETURNING w.id, w.event_id, w.type, w.line, w.attempts, w.tries, w.is_visible;
+RETURNING w.id, w.event_id, w.type, w.line, w.attempt_count, w.tries, w.is_visible;
 
 -- name: serve
 -- A process with the code of an endpoint says so.

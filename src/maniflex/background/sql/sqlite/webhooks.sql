@@ -5,7 +5,7 @@ CREATE INDEX IF NOT EXISTS webhook_delivery_number_idx ON webhook_delivery (seq)
 
 -- name: make
 -- Deliveries of events to endpoints; one behind others of its line that wait waits as long as they do.
-INSERT INTO webhook_delivery (id, seq, endpoint_id, event_id, type, status, attempts, tries, line, is_visible, retry_at,
+INSERT INTO webhook_delivery (id, seq, endpoint_id, event_id, type, status, attempt_count, tries, line, is_visible, retry_at,
                               actor_id, tenant_id, created_at, updated_at)
 SELECT m.id, (SELECT coalesce(max(seq), 0) FROM webhook_delivery) + m.place + 1, m.endpoint_id, m.event_id, m.type,
        'pending', 0, 0, m.line, m.is_declared,
@@ -24,7 +24,7 @@ RETURNING id;
 -- name: claim
 -- The oldest due deliveries of one endpoint, each the first of its line.
 UPDATE webhook_delivery
-   SET lease = :lease, lease_until = :until, attempts = attempts + 1, tries = tries + 1
+   SET lease = :lease, lease_until = :until, attempt_count = attempt_count + 1, tries = tries + 1
  WHERE id IN (
     SELECT due.id FROM (
         SELECT id, seq, line FROM webhook_delivery
@@ -35,7 +35,7 @@ UPDATE webhook_delivery
             SELECT 1 FROM webhook_delivery b
              WHERE b.endpoint_id = :endpoint_id AND b.line = due.line AND b.status = 'pending' AND b.seq < due.seq)
      ORDER BY due.seq LIMIT :limit)
-RETURNING id, event_id, type, line, attempts, tries, is_visible;
+RETURNING id, event_id, type, line, attempt_count, tries, is_visible;
 
 -- name: serve
 -- A process with the code of an endpoint says so.
