@@ -102,7 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if _runs_in_partitions(item)]
     elif not (config.getoption("--both") or config.getoption("--long")):
         chosen = [item for item in chosen if not _is_second_database(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
 
 
