@@ -56,11 +56,24 @@ WITHOUT_CLOCK = (
         "concurrency/test_transfers.py",
     ),
     *("faults/test_audit_kill.py", "faults/test_bulk_kill.py", "faults/test_files_kill.py"),
-    *("faults/test_import_kill.py", "faults/test_outbox_kill.py", "faults/test_panel_kill.py"),
-    *("faults/test_saga_kill.py", "faults/test_runs_postgres_crash.py"),
+    *("faults/test_import_kill.py", "faults/test_kill.py", "faults/test_outbox_kill.py"),
+    *("faults/test_outbox_relays.py", "faults/test_outbox_restarts.py", "faults/test_panel_kill.py"),
+    *("faults/test_runs_claim_race.py", "faults/test_runs_postgres_crash.py"),
+    *("faults/test_runs_postgres_restart.py", "faults/test_saga_kill.py", "faults/test_schedulers.py"),
+    # They count memory or CPU of their own processes.
+    *("performance/test_cascades.py", "performance/test_decimals.py"),
+    *("performance/test_export_memory.py", "performance/test_import_memory.py"),
     *("scaling/test_pgbouncer.py", "scaling/test_partitions.py", "scaling/test_partition_operators.py"),
-    *("scaling/test_partition_attacks.py", "scaling/test_partitioned_claims.py"),
-    *("scaling/test_partitioned_messages.py", "scaling/test_synchronous_commits.py"),
+    *("scaling/test_partition_attacks.py", "scaling/test_partition_kills.py"),
+    *("scaling/test_partitioned_claims.py", "scaling/test_partitioned_messages.py"),
+    "scaling/test_synchronous_commits.py",
+)
+# They wait for leases that run out and servers that go away, and bear one other process beside them.
+PAIRED = (
+    *("faults/test_database_faults.py", "faults/test_runs_kill.py", "faults/test_runs_zombie.py"),
+    *("faults/test_silent_database.py", "scaling/test_failover.py", "scaling/test_full_database.py"),
+    *("scaling/test_outage_logs.py", "scaling/test_read_your_writes.py", "scaling/test_releases.py"),
+    *("scaling/test_replica_away.py", "scaling/test_strayed_replica.py"),
 )
 LONGEST = (
     *("types", "query", "openapi", "fuzz", "docs", "examples", "cli", "lifecycle"),
@@ -210,12 +223,13 @@ def checks(
     if for_pytest:
         # What is asked for by name may be a test that kills processes or measures: it keeps to the disk.
         return [*style_and_types, Stage("pytest", ["pytest", *databases, *for_pytest], environment)]
-    together, alone = _whole_suite()
+    together, in_pairs, alone = _whole_suite()
     in_memory = {**_files_in_memory(), **environment}
     anew = {**environment, "MANIFLEX_TEST_START_ANEW": "1"}
     return [
         *style_and_types,
         Stage("pytest", ["pytest", *databases, *together], in_memory, has_second_try),
+        Stage("pairs", ["pytest", *databases, *in_pairs], anew, has_second_try),
         Stage("alone", ["pytest", *databases, *alone], anew, has_second_try),
     ]
 
@@ -231,18 +245,28 @@ def _free_memory() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
-def _whole_suite() -> tuple[list[str], list[str]]:
-    """The arguments for all tests that may run side by side, and for those that need the machine alone."""
+def _whole_suite() -> tuple[list[str], list[str], list[str]]:
+    """The arguments for tests that run side by side, for those that bear one other, and for the rest."""
     everywhere = sorted(
         path for path in (_venv.ROOT / "tests").iterdir() if path.name.startswith("test_") or path.is_dir()
     )
     # Files that take long are begun early: otherwise one process works on the last of them alone.
     everywhere.sort(key=lambda path: path.name not in LONGEST)
     together = [str(path.relative_to(_venv.ROOT)) for path in everywhere if path.name not in ALONE]
-    side_by_side = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", "--no-loadscope-reorder"]
     without_clock = [f"tests/{name}" for name in WITHOUT_CLOCK]
-    alone = [*(f"tests/{name}" for name in ALONE), *(f"--ignore={name}" for name in without_clock)]
-    return [*side_by_side, *without_clock, *together], alone
+    paired = [f"tests/{name}" for name in PAIRED]
+    others = [f"--ignore={name}" for name in (*without_clock, *paired)]
+    alone = [*(f"tests/{name}" for name in ALONE), *others]
+    processors = os.cpu_count() or 1
+    return (
+        [*_side_by_side(min(processors, 4)), *without_clock, *together],
+        [*_side_by_side(min(processors, 2)), *paired],
+        alone,
+    )
+
+
+def _side_by_side(processes: int) -> list[str]:
+    return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

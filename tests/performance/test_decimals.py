@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
@@ -38,9 +38,16 @@ async def _seconds(server: Server, statement: str) -> float:
     return best
 
 
-@pytest.mark.parametrize("asked", ASKED)
-async def test_decimals_cost_at_most_twice_what_floats_do(asked: str, tmp_path: Path) -> None:
-    server = Server(f"sqlite:///{tmp_path / 'amounts.db'}")
+@pytest.fixture(scope="module")
+def amounts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database with the same amounts as decimals and as floats."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('amounts') / 'amounts.db'}"
+    asyncio.run(_fill(url))
+    return url
+
+
+async def _fill(url: str) -> None:
+    server = Server(url)
     server.register(Amount)
     values = random.Random(7)
     async with server.lifespan():
@@ -52,6 +59,13 @@ async def test_decimals_cost_at_most_twice_what_floats_do(asked: str, tmp_path: 
                     "INSERT INTO amounts (id, created_at, updated_at, exact, rough) VALUES (?, ?, ?, ?, ?)",
                     f"a{i}", now, now, text, float(text),
                 )  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ASKED)
+async def test_decimals_cost_at_most_twice_what_floats_do(asked: str, amounts: str) -> None:
+    server = Server(amounts)
+    server.register(Amount)
+    async with server.lifespan():
         decimals = await _seconds(server, ASKED[asked].format('"exact$order"'))
         floats = await _seconds(server, ASKED[asked].format("rough"))
 

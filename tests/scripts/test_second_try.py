@@ -119,14 +119,14 @@ def test_a_whole_run_has_second_tries_for_tests_alone() -> None:
         stages = _test.checks([*for_pytest], {}, **switch)
         return [stage.name for stage in stages if stage.has_second_try]
 
-    assert tried_again() == ["pytest", "alone"]
+    assert tried_again() == ["pytest", "pairs", "alone"]
     assert tried_again(has_second_try=False) == []
     assert tried_again("tests/http") == []
 
 
 def test_a_whole_run_has_every_test_once() -> None:
-    together, alone = ([*stage.command] for stage in _test.checks([], {})[-2:])
-    places = [one for one in (*together, *alone) if one.startswith("tests/")]
+    together, in_pairs, alone = ([*stage.command] for stage in _test.checks([], {})[-3:])
+    places = [one for one in (*together, *in_pairs, *alone) if one.startswith("tests/")]
     files = {one for one in places if one.count("/") == 2}  # of directories that are alone otherwise
 
     directories = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}
