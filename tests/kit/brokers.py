@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
+import pytest
+
+from maniflex.errors import Timeout, Unavailable
 from maniflex.events import Event, RabbitBus
 from maniflex.events.consuming import Consumer
-from maniflex.events.port import SubscriptionPlan
+from maniflex.events.port import Bus, SubscriptionPlan
 from tests.kit.processes import PROGRAMS, Program, free_port, run_program
 from tests.kit.tcp_relay import Relay
-from tests.kit.waiting import until
+from tests.kit.waiting import eventually, until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import _rabbitmq
@@ -35,6 +39,48 @@ class EventInbox:
     @property
     def data(self) -> list[Any]:
         return [event.data for event in self.events]
+
+
+class PrivateBroker(Protocol):
+    """A broker of one test, which may be killed."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+async def publishes(bus: Bus, event: Event) -> bool:
+    """Whether the broker takes the event now."""
+    with suppress(Unavailable, Timeout):
+        await bus.publish(event)
+        return True
+    return False
+
+
+async def publish_through_kills(bus: Bus, server: PrivateBroker) -> set[str]:
+    """The ids of forty events that the broker confirmed; it is killed twice and started again."""
+    confirmed_ids = set[str]()
+    for round in range(2):
+        for n in range(20):
+            event = Event("a.b", [round, n])
+            await bus.publish(event)
+            confirmed_ids.add(event.id)
+        server.kill()
+        with pytest.raises((Unavailable, Timeout)):
+            await bus.publish(Event("a.b"))
+        server.start()
+        await eventually(lambda: publishes(bus, Event("a.back")))
+    return confirmed_ids
+
+
+async def assert_silence_times_out(bus: Bus, relay: Relay, *, within: float) -> None:
+    """A broker that says nothing more is given up; the bus reaches it through the relay."""
+    relay.hush()
+    start = time.monotonic()
+    with pytest.raises(Timeout):
+        await bus.publish(Event("a.b"))
+    assert time.monotonic() - start < within
+    relay.speak()
 
 
 class RelayedOutage:
