@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -122,24 +121,53 @@ async def test_it_is_forgotten_by_an_erasure_a_rotation_and_the_end(database_url
     assert len(opened_values_of(server)) == 0
 
 
+async def test_a_page_with_a_cleared_value_and_one_that_was_written_anew_is_read_as_it_is(
+    database_url: str,
+) -> None:
+    server, keys = a_server(database_url)
+    async with server.lifespan():
+        people = [await server.db(Patient).create(ssn=f"900-{n}", note=f"note {n}") for n in range(5)]
+        for _ in range(2):
+            await server.db(Patient).list()
+        await server.raw_exec(f"UPDATE patients SET note = NULL WHERE id = '{people[1].id}'")
+        await server.db(Patient).update(people[2].id, note="another")
+        for _ in range(3):
+            page = {one.id: one.note for one in await server.db(Patient).list()}
+            assert [page[one.id] for one in people] == ["note 0", None, "another", "note 3", "note 4"]
+        before = keys.opened
+        await server.db(Patient).list()
+        assert keys.opened == before
+
+
 def test_it_is_bounded_by_values_and_by_bytes() -> None:
     few, many = OpenedValues(100), OpenedValues(1 << 20)
+    one, other = few.of(b"one"), few.of(b"other")
     for number in range(1000):
-        few.note(f"enc:{number}", "id", b"l", "value")
+        (one if number % 2 else other).note(f"enc:{number}", f"id{number}", "value")
         assert len(few) <= 100
-    assert few.find("enc:999", "id", b"l") is None  # it is in `recent`, where ciphers look first
-    assert few.recent["enc:999"][2] == "value"
-    text = "x" * 900
+    assert one.find("enc:999", "id999") == "value"
+    assert one.find("enc:999", "id997") is None
+    assert other.find("enc:999", "id999") is None
+    assert one.find("enc:1", "id1") is None  # long gone
+    text, field = "x" * 900, many.of(b"l")
     for number in range(20_000):
-        many.note(f"enc:{number}", "id", b"l", text)
-    assert sum(len(stored) + len(known[2]) for stored, known in kept(many)) <= MOST_BYTES
-    many.note("enc:long", "id", b"l", "y" * LONGEST)
-    assert "enc:long" not in many.recent
+        field.note(f"enc:{number}", f"id{number}", text)
+    assert len(many) * (len(text) + len("enc:0")) <= MOST_BYTES
+    field.note("enc:long", "id", "y" * LONGEST)
+    assert field.find("enc:long", "id") is None
 
 
-def kept(values: OpenedValues) -> Iterator[tuple[str, Any]]:
-    yield from values.recent.items()
-    yield from values._older.items()
+def test_a_value_is_known_again_behind_younger_ones_and_replaced_by_a_newer_one_of_its_record() -> None:
+    values = OpenedValues(10)
+    field = values.of(b"l")
+    for number in range(6):  # the first five are the older generation
+        field.note(f"enc:{number}", f"id{number}", f"value {number}")
+    assert field.find("enc:0", "id0") == "value 0"
+    field.note("enc:new", "id0", "new")
+    assert (field.find("enc:0", "id0"), field.find("enc:new", "id0")) == (None, "new")
+    assert (field.find("enc:5", "id5"), field.find("enc:5", "id0")) == ("value 5", None)
+    values.forget()
+    assert (len(values), field.find("enc:new", "id0")) == (0, None)
 
 
 class SilentKeys:

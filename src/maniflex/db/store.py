@@ -181,8 +181,8 @@ class Store:
             place = next(i for i, f in enumerate(listing.fields) if f.name == "id")
             versions.note_rows(rows, place, len(listing.fields))
         if self.sql.asks_elsewhere:
-            return await self._open_rows(listing.fields, rows, listing.decode), total
-        return (rows if listing.decode is None else [listing.decode(row) for row in rows]), total
+            return await self._open_rows(listing.fields, rows, listing.decode_rows), total
+        return (rows if listing.decode_rows is None else listing.decode_rows(rows)), total
 
     async def stream(
         self, query: Query, fields: tuple[FieldMeta, ...], most: int
@@ -192,7 +192,7 @@ class Store:
         order = [listing.fields.index(f) for f in fields]
         async with aclosing(self.adapter.stream(listing.uncounted_rows())) as batches:
             async for rows in batches:
-                decoded_rows = rows if listing.decode is None else map(listing.decode, rows)
+                decoded_rows = rows if listing.decode_rows is None else listing.decode_rows(rows)
                 yield [[row[i] for i in order] for row in decoded_rows]
 
     async def find_related(
@@ -219,19 +219,22 @@ class Store:
             versions.note_rows(rows, place, width)
             rows = [(*row[:width], row[-1]) for row in rows]
         if self.sql.asks_elsewhere:
-            return await self._open_rows(self.meta.fields, rows, self.decode)
-        return rows if self.decode is None else [self.decode(row) for row in rows]
+            return await self._open_rows(self.meta.fields, rows, self.sql.decode_rows)
+        return rows if self.sql.decode_rows is None else self.sql.decode_rows(rows)
 
     async def _open_rows(
-        self, fields: Sequence[FieldMeta], rows: Sequence[Row], decode: Callable[[Row], Row] | None
+        self,
+        fields: Sequence[FieldMeta],
+        rows: Sequence[Row],
+        decode_rows: Callable[[Sequence[Row]], Sequence[Row]] | None,
     ) -> Sequence[Row]:
         """Rows of these fields; a key provider that is elsewhere is asked once for all of them."""
         cipher = self.sql.cipher
-        if cipher is None or decode is None:
+        if cipher is None or decode_rows is None:
             return rows
         pairs = cipher.sealed_values(fields, rows)
         with opened_ahead(await self.sql.keys.open_ahead(pairs)):
-            return [decode(row) for row in rows]
+            return decode_rows(rows)
 
     async def count(
         self,

@@ -35,6 +35,7 @@ _USUAL_ID = 36
 _USUAL_LENGTH = _USUAL_ID.to_bytes(4, "big")
 
 Opener = Callable[[str, str], str | None]
+PageOpener = Callable[[Sequence[Any], int, int], None]  # of rows, the place, and that of their ids
 NO_KEYS = Keyring()  # of statements that are written without a server
 
 
@@ -60,16 +61,22 @@ class RowCipher:
 
     def openers(self, fields: Sequence[FieldMeta], replaced: Container[str] = ()) -> list[tuple[int, Opener]]:
         """The places of encrypted fields in a row, each with what opens it; a replaced one may stay shut."""
-        ciphers = [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
+        ciphers = self._places(fields)
         return [(i, c.open_if_possible if c.field.name in replaced else c.open) for i, c in ciphers]
+
+    def page_openers(self, fields: Sequence[FieldMeta]) -> list[tuple[int, PageOpener]]:
+        """The places of encrypted fields in a row, each with what opens its values of a whole page."""
+        return [(place, cipher.open_all) for place, cipher in self._places(fields)]
+
+    def _places(self, fields: Sequence[FieldMeta]) -> list[tuple[int, FieldCipher]]:
+        return [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
 
     def sealed_values(
         self, fields: Sequence[FieldMeta], rows: Iterable[Sequence[Any]]
     ) -> list[tuple[bytes, bytes]]:
         """The envelopes in rows of these fields, each with its context; those that are none are left out."""
         id_place = next(place for place, f in enumerate(fields) if f.name == "id")
-        ciphers = [(i, self.fields[f.name]) for i, f in enumerate(fields) if f.name in self.fields]
-        return sealed_values(ciphers, rows, id_place)
+        return sealed_values(self._places(fields), rows, id_place)
 
     def covers(self, names: Mapping[str, Any]) -> bool:
         """Whether these values are those of all encrypted fields."""
@@ -87,9 +94,9 @@ class FieldCipher:
         self._keys = keys
         self.label = with_length(field.labels[0].encode())
         self._usual_context = self.label + _USUAL_LENGTH
+        self._opened = keys.opened.of(self.label)
+        self._remembers = keys.opened.most > 0
         # By the head of an envelope: what opens it, and what is associated before the id of a record.
-        self._opened = keys.opened
-        self.remembered = keys.opened.recent.get
         self._openers: dict[bytes, tuple[Open, bytes]] = {}
 
     def context(self, record_id: str) -> bytes:
@@ -105,13 +112,18 @@ class FieldCipher:
 
     def open(self, stored: str, record_id: str) -> str | None:
         """The value of a stored text; None where it does not open and settings say so."""
-        known = self.remembered(stored)
-        if known is not None and known[0] == record_id and known[1] == self.label:
-            return known[2]
-        value = self._opened.find(stored, record_id, self.label)
-        if value is None:
-            value = self._open(stored, record_id)
-        return value
+        value = self._opened.find(stored, record_id) if self._remembers else None
+        return self._open(stored, record_id) if value is None else value
+
+    def open_all(self, rows: Sequence[Any], place: int, id_place: int) -> None:
+        """Open the values at this place of the rows of a page; what was opened lately takes no call."""
+        find = self._opened.recent.get
+        for values in rows:
+            known = find(values[id_place])
+            if known is not None and known[0] == values[place]:
+                values[place] = known[1]
+            elif values[place] is not None:
+                values[place] = self.open(values[place], values[id_place])
 
     def _open(self, stored: str, record_id: str) -> str | None:
         try:
@@ -123,7 +135,8 @@ class FieldCipher:
                 if (known := self._openers.get(envelope[:end])) is not None and len(encoded) == _USUAL_ID:
                     decrypt, head = known
                     content = decrypt(envelope[end:nonce_end], envelope[nonce_end:], head + encoded).decode()
-                    self._opened.note(stored, record_id, self.label, content)
+                    if self._remembers:
+                        self._opened.note(stored, record_id, content)
                     return content
         except Exception:  # whatever it is, it is found and told below
             pass

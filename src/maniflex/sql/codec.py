@@ -230,9 +230,6 @@ def row_decoder(
         return decode if decoders else None
     id_place = next(i for i, f in enumerate(fields) if f.name == "id")
 
-    if len(openers) == 1 and not decoders:  # most models with encrypted fields, where the driver gives values
-        return _open_one(*openers[0], id_place)
-
     def decode_and_open(row: Sequence[Any]) -> Sequence[Any]:
         values = decode(row)
         record_id = values[id_place]
@@ -245,26 +242,28 @@ def row_decoder(
     return decode_and_open
 
 
-def _open_one(
-    place: int, open_value: Callable[[str, str], str | None], id_place: int
-) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Open the one encrypted value of a row; what was opened lately is looked up without a further call."""
-    cipher = getattr(open_value, "__self__", None)
-    find: Callable[[str], Any] = getattr(cipher, "remembered", lambda stored: None)
-    label = getattr(cipher, "label", None)
+def rows_decoder(
+    fields: Sequence[FieldMeta],
+    decode: Callable[[Sequence[Any]], Sequence[Any]] | None,
+    page_openers: Sequence[tuple[int, Callable[[Sequence[Any], int, int], None]]] = (),
+) -> Callable[[Sequence[Sequence[Any]]], Sequence[Sequence[Any]]] | None:
+    """What turns the stored rows of a page into values; None when the driver already gives them.
 
-    def open_one(row: Sequence[Any]) -> Sequence[Any]:
-        values = list(row)
-        stored = values[place]
-        if stored is not None:
-            known = find(stored)
-            if known is not None and known[1] is label and known[0] == values[id_place]:
-                values[place] = known[2]
-            else:
-                values[place] = open_value(stored, values[id_place])
-        return values
+    `decode` is what one row needs besides. Encrypted values are opened column by column, so that a page that
+    was read before costs no call for each of its rows.
+    """
+    if not page_openers:
+        return None if decode is None else lambda rows: [decode(row) for row in rows]
+    convert: Callable[[Sequence[Any]], Sequence[Any]] = list if decode is None else decode
+    id_place = next(i for i, f in enumerate(fields) if f.name == "id")
 
-    return open_one
+    def decode_and_open(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        decoded_rows = list(map(convert, rows))
+        for place, open_all in page_openers:
+            open_all(decoded_rows, place, id_place)
+        return decoded_rows
+
+    return decode_and_open
 
 
 def _decode_behind(

@@ -63,7 +63,7 @@ class Listing:
         "_rows",
         "_versioned_rows",
         "asked",
-        "decode",
+        "decode_rows",
         "fields",
         "is_refused",
         "query",
@@ -79,10 +79,11 @@ class Listing:
         self._bound = {} if bound is None else bound  # listings made of others by a condition
         self.query = query
         self.fields: tuple[FieldMeta, ...] = model.meta.fields
-        self.decode: Callable[[Sequence[Any]], Sequence[Any]] | None = model.decode
+        # What turns the stored rows of a page into values; None where they already are.
+        self.decode_rows: Callable[[Sequence[Any]], Sequence[Any]] | None = model.decode_rows
         if query.select is not None:
             self.fields = _page_fields(model, query, query.select)
-            self.decode = model.decoder(self.fields)
+            self.decode_rows = model.rows_decoder(self.fields)
         self._parts: _Parts | None = None
         self._rows: Sql | None = None
         self._versioned_rows: Sql | None = None
@@ -108,7 +109,7 @@ class Listing:
             self._parts = _Parts(self._model, own, self.fields)
         listing = Listing.__new__(Listing)
         listing._model, listing.query, listing._parts = self._model, query, self._parts
-        listing.fields, listing.decode = self.fields, self.decode
+        listing.fields, listing.decode_rows = self.fields, self.decode_rows
         listing._bound = self._bound
         listing._rows = listing._versioned_rows = listing._reached = None
         listing.asked, listing.is_refused = self.asked, self.is_refused
@@ -117,7 +118,7 @@ class Listing:
     def with_all_fields(self) -> Listing:
         """The same rows with every field, for code that looks at more of them than is shown."""
         listing = Listing(self._model, self.query, self._bound)
-        listing.fields, listing.decode = self._model.meta.fields, self._model.decode
+        listing.fields, listing.decode_rows = self._model.meta.fields, self._model.decode_rows
         return listing
 
     def within(self, condition: Forced) -> Listing:

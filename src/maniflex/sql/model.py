@@ -15,7 +15,7 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta, TypedSelect
 from maniflex.model.texts import TEXT, TextOf
 from maniflex.sql.bindings import BindingPlace
 from maniflex.sql.cipher import NO_KEYS, RowCipher, digest_of
-from maniflex.sql.codec import Codec, encoder, row_decoder
+from maniflex.sql.codec import Codec, encoder, row_decoder, rows_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression, order_key
 from maniflex.sql.history_layouts import Layouts
 from maniflex.sql.statement import (
@@ -79,6 +79,7 @@ class ModelSql:
         self.all_plain = not is_encrypted and not self.conversions
         self.lock_values = self._lock_values()
         self.decode = self.decoder(meta.fields)
+        self.decode_rows = self.rows_decoder(meta.fields)
         self._peers: Mapping[str, ModelSql] = {}
         self._by_table: dict[str, ModelSql] = {}
 
@@ -130,6 +131,15 @@ class ModelSql:
         openers = () if self.cipher is None else self.cipher.openers(fields, replaced)
         sealed = row_openers(self.keys, self.meta.table, self._sealed, fields, (Kind.JSON,))
         return row_decoder(fields, self.dialect, guards_json=self.guards_json, openers=openers, sealed=sealed)
+
+    def rows_decoder(
+        self, fields: Sequence[FieldMeta]
+    ) -> Callable[[Sequence[Sequence[Any]]], Sequence[Sequence[Any]]] | None:
+        """As `decoder`, of all stored rows of a page at once."""
+        if self.cipher is None:
+            return rows_decoder(fields, self.decoder(fields))
+        decode = row_decoder(fields, self.dialect, guards_json=self.guards_json)
+        return rows_decoder(fields, decode, self.cipher.page_openers(fields))
 
     def comparison_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
         """What conditions, sorts and groups look at: the column, or the order key beside it."""
