@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from maniflex import Model, Run, Server, field
+from maniflex.erasure import ownership
 from maniflex.middleware import db
 from maniflex.testing import client
 from tests.erasure.world import OTHER, PERSON
@@ -34,6 +37,11 @@ class Promise(Model, table="ow_promises", subject="buyer_id", on_erase="delete",
     buyer_id: str = field(relation=Buyer, on_delete="cascade")
     text: str = field(personal=True, erased="")
     held: bool = False
+
+
+class Paper(Model, table="ow_papers", subject="person_id", versioned=True):
+    person_id: str = field(relation=None)
+    text: str | None = field(default=None, personal=True)
 
 
 MODELS = (Buyer, Parcel, Tag, Bill, Promise)
@@ -149,6 +157,23 @@ async def test_a_record_that_names_nobody_any_more_is_hers_by_its_past(database_
 class Note(Model, table="ow_notes", subject="owner"):
     owner: str
     text: str | None = field(default=None, personal=True)
+
+
+async def test_the_past_is_looked_at_in_stretches_and_to_its_end(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "STRETCH", 3)
+    async with started(database_url, Paper, background=False) as server:
+        papers = server.db(Paper)
+        for number in range(20):
+            paper = await papers.create(person_id="she" if number % 7 == 6 else "he", text=f"text {number}")
+            await papers.delete(paper.id)
+
+        report = await server.erasure.erase("she")
+
+        assert report.counts["paper_histories"] == 4  # two papers, each made and deleted
+        [left] = await server.raw_query("SELECT count(*) AS n FROM paper_histories WHERE erased_at IS NULL")
+        assert left["n"] == 36
 
 
 async def test_the_trail_of_a_record_follows_its_owner(database_url: str) -> None:

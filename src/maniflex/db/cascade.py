@@ -8,7 +8,7 @@ would stay behind can refuse. A row that is marked as deleted counts as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # The children still there are looked up anew for each batch, so small batches would make many slow.
 BATCH = 20_000
 _ALL = 2**31 - 1
+
+NoteAlong = Callable[["Store", Sequence[str]], None]  # of records that go along with a delete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,14 +129,20 @@ async def remove(store: Store, record_id: str, scope: Scope, tx: Tx | None) -> N
 
 
 async def remove_all(
-    store: Store, ids: Sequence[str], tx: Tx, now: datetime, *, physically: bool = False
+    store: Store,
+    ids: Sequence[str],
+    tx: Tx,
+    now: datetime,
+    *,
+    physically: bool = False,
+    note_along: NoteAlong | None = None,
 ) -> None:
     """Delete rows this transaction has locked, and all that goes with them, or raise for all of them.
 
     `physically` removes them, marked ones too, where the model would only mark them; what goes with
-    them goes the way of its own model.
+    them goes the way of its own model, and `note_along` is told of it, batch by batch.
     """
-    await _Removal(tx, (), now).run(store, ids, physically=physically)
+    await _Removal(tx, (), now, note_along).run(store, ids, physically=physically)
 
 
 async def undeletable_ids(store: Store, ids: Sequence[str], tx: Tx) -> set[str]:
@@ -178,10 +186,11 @@ def deletion(meta: ModelMeta, now: datetime) -> dict[str, Any]:
 
 
 class _Removal:
-    def __init__(self, tx: Tx, scope: Scope, now: datetime) -> None:
+    def __init__(self, tx: Tx, scope: Scope, now: datetime, note_along: NoteAlong | None = None) -> None:
         self._tx = tx
         self._scope = scope
         self._now = now
+        self._note_along = note_along
         self._open: list[tuple[ReferringKey, Sequence[str]]] = []
         self._restricted: list[tuple[ReferringKey, Sequence[str]]] = []
         self._touched = False
@@ -197,6 +206,8 @@ class _Removal:
                     self._open.pop()
                 if ids:
                     await self._delete_rows(link.store, ids)
+                    if self._note_along is not None:
+                        self._note_along(link.store, ids)
             for link, parents in self._restricted:
                 await self._refuse_if_held(link, parents)
         except DeleteRestricted:

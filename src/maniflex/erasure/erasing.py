@@ -73,7 +73,7 @@ class Erasing:
         self._files = files
         self._user_id = user_id
         self._ownership = Ownership(subject)
-        self._records = RecordEraser(self._ownership, files, environment.clock)
+        self._records = RecordEraser(self._ownership, files, environment.clock, plan)
         self._work = WorkEraser(subject, user_id, environment, keeps_running=keeps_running)
         self.progress = ErasureProgress()
 
@@ -86,8 +86,8 @@ class Erasing:
         for one in self._plan:
             for some in in_parts(await self._ownership.ids_of(one), BATCH):
                 erasable_ids = sorted(set(some) - set(await self._records.held_ids(one, some)))
-                restricted_ids = await foresight.restricted_ids(one, erasable_ids)
-                outcome = await self._records.count_batch(one, some, restricted_ids)
+                foreseen = await foresight.foresee(one, erasable_ids)
+                outcome = await self._records.count_batch(one, some, foreseen)
                 self.progress.add(outcome)
                 freed.update(outcome.freed)
             async for ids, is_hers in self._past_parts(one):
@@ -267,16 +267,30 @@ class Erasing:
     async def erase_some(self, one: SubjectModel, ids: Sequence[str]) -> ErasedBatch:
         """Erase a batch of records; one by one where others keep some from going."""
         try:
-            return await self._commit(one.store.adapter, lambda tx: self._records.erase_batch(one, ids, tx))
+            return await self._commit_records(one, ids, self._records.erase_batch)
         except DeleteRestricted:
             if len(ids) == 1:
-                return await self._commit(
-                    one.store.adapter, lambda tx: self._records.anonymise_batch(one, ids, tx)
-                )
+                return await self._commit_records(one, ids, self._records.anonymise_batch)
         outcome = ErasedBatch()
         for record_id in ids:
             outcome.add(await self.erase_some(one, [record_id]))
         return outcome
+
+    async def _commit_records(
+        self,
+        one: SubjectModel,
+        ids: Sequence[str],
+        erase: Callable[[SubjectModel, Sequence[str], Tx], Awaitable[ErasedBatch]],
+    ) -> ErasedBatch:
+        since = self._environment.clock.now()
+
+        async def erase_with_events(tx: Tx) -> ErasedBatch:
+            outcome = await erase(one, ids, tx)
+            if one.store.adapter is self._adapter:
+                await self._work.blank_new_events(one, ids, since, tx)
+            return outcome
+
+        return await self._commit(one.store.adapter, erase_with_events)
 
     async def _loose_files(self) -> list[str]:
         """The files that the person uploaded and no record names."""

@@ -1,9 +1,10 @@
-"""Which records a delete would be refused for: those that others need, seen without deleting anything."""
+"""What deletes of records would be refused for and take along, seen without deleting anything."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from maniflex.db.cascade import ReferringKey
 from maniflex.db.current import Primary
@@ -16,16 +17,26 @@ Roots = Mapping[str, set[str]]  # a record that goes along → the records it go
 _CHILDREN = "SELECT {id}, {key}{more} FROM {table} WHERE {key} AMONG(:keys)"
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the delete of some records comes to."""
+
+    restricted: Collection[str] = ()  # records that are anonymised instead, because others need them
+    along: Mapping[Store, Collection[str]] = field(
+        default_factory=dict
+    )  # the records that go with the others
+
+
 class Foresight:
-    """Follows what deletes would take along; `going` are the records that are going_ids by then."""
+    """Follows what deletes would take along; `going` are the records that are gone by then."""
 
     def __init__(self) -> None:
         self.going: dict[Store, set[str]] = defaultdict(set)
 
-    async def restricted_ids(self, one: SubjectModel, ids: Sequence[str]) -> set[str]:
-        """Those of the records that are anonymised instead of deleted, because others need them."""
+    async def foresee(self, one: SubjectModel, ids: Sequence[str]) -> Foreseen:
+        """What erasing these records comes to."""
         if one.treatment is not Treatment.DELETE:
-            return set()
+            return Foreseen()
         along: dict[Store, dict[str, set[str]]] = {one.store: {record_id: {record_id} for record_id in ids}}
         open_places: list[tuple[Store, dict[str, set[str]]]] = [(one.store, along[one.store])]
         restricting: list[tuple[Store, Roots]] = []
@@ -33,6 +44,8 @@ class Foresight:
         while open_places:
             store, parents = open_places.pop()
             for link in store.links:
+                if link.implicit and store is not one.store and store.meta.soft_delete:
+                    continue  # a record that is only marked keeps the rows that join it with others
                 children, fixed_ids = await self._children(link, parents)
                 for record_id in fixed_ids:
                     restricted_rows |= children[record_id]
@@ -41,9 +54,9 @@ class Foresight:
                 elif link.action is OnDelete.CASCADE:
                     rows_along = along.setdefault(link.store, {})
                     new = {
-                        record_id: roots
+                        record_id: roots_before | roots
                         for record_id, roots in children.items()
-                        if record_id not in rows_along
+                        if not roots <= (roots_before := rows_along.get(record_id, set()))
                     }
                     rows_along.update(new)
                     if new:
@@ -52,8 +65,14 @@ class Foresight:
             going_along = along.get(store, {})
             for record_id, roots in others.items():
                 restricted_rows |= roots - going_along.get(record_id, set())
-        self.going[one.store] |= set(ids) - restricted_rows
-        return restricted_rows
+        rows_gone = {
+            store: {record_id for record_id, roots in rows.items() if roots - restricted_rows}
+            for store, rows in along.items()
+        }
+        for store, rows in rows_gone.items():
+            self.going[store] |= rows
+        rows_gone[one.store] -= set(ids)
+        return Foreseen(restricted_rows, rows_gone)
 
     async def _children(
         self, link: ReferringKey, parents: Mapping[str, Collection[str]]

@@ -17,6 +17,8 @@ from maniflex.erasure.plan import SubjectModel
 from maniflex.erasure.statements import bind, filled_in, json_text
 from maniflex.sql.tables import find_table
 
+STRETCH = 20_000  # rows of the past that one statement looks at
+
 
 @dataclass(frozen=True, slots=True)
 class PastRecords:
@@ -93,17 +95,32 @@ class Ownership:
         if one.key.secret:
             return ids
         if one.history is not None:
-            condition = _naming(one, "snapshot", "diff", ("old", "new"))
-            table = filled_in("{t}", one.history.sql.dialect, {"t": one.history.meta.table})
-            text = f"SELECT DISTINCT record_id FROM {table} WHERE {condition}"
-            rows = await Primary(one.history.adapter).fetch(bind(text, one.history.sql.dialect, keys=[*keys]))
-            ids.update(row[0] for row in rows)
+            run, condition = Primary(one.history.adapter), _naming(one, "snapshot", "diff", ("old", "new"))
+            table = filled_in("{t}", run.dialect, {"t": one.history.meta.table})
+            ids |= await _scan(run, table, "record_id", condition, keys=[*keys])
         if await self.keeps_audit(one.store.adapter):
             run, condition = Primary(one.store.adapter), _naming(one, "result", "changes", ("from", "to"))
-            text = f"SELECT DISTINCT resource_id FROM audit_log WHERE model = :model AND ({condition})"
-            rows = await run.fetch(bind(text, run.dialect, model=one.meta.name, keys=[*keys]))
-            ids.update(row[0] for row in rows)
+            condition = f"model = :model AND ({condition})"
+            ids |= await _scan(run, "audit_log", "resource_id", condition, model=one.meta.name, keys=[*keys])
         return ids
+
+
+async def _scan(run: Primary, table: str, column: str, condition: str, **values: Any) -> set[str]:
+    """The values of a column in rows of this condition: no index leads to them, so all rows are looked at.
+
+    A statement looks at a stretch of ids, so none takes long however old a history is. Rows that others add
+    meanwhile are seen by the next pass of an erasure, which ends with one that finds nothing.
+    """
+    edge = (
+        f"SELECT max(id) FROM (SELECT id FROM {table} WHERE id > :after ORDER BY id LIMIT {STRETCH}) AS part"
+    )
+    told = f"SELECT DISTINCT {column} FROM {table} WHERE id > :after AND id <= :last AND ({condition})"
+    found, after = set[str](), ""
+    while (row := await run.fetch_one(bind(edge, run.dialect, after=after))) is not None and row[0]:
+        rows = await run.fetch(bind(told, run.dialect, after=after, last=row[0], **values))
+        found.update(row[0] for row in rows)
+        after = row[0]
+    return found
 
 
 def _names(one: SubjectModel) -> dict[str, str]:

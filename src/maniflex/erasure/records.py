@@ -8,7 +8,7 @@ was killed begins anew and counts nothing twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +20,16 @@ from maniflex.db.cascade import remove_all
 from maniflex.db.current import Primary
 from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import same_json
+from maniflex.db.store import Store
 from maniflex.db.write_seam import ChangeKind
+from maniflex.erasure.foreseeing import Foreseen
 from maniflex.erasure.ownership import Ownership
 from maniflex.erasure.past import PastEraser
 from maniflex.erasure.plan import SubjectModel, Treatment
 from maniflex.erasure.statements import bind
 from maniflex.files.store import FileStore, Link
 from maniflex.model.field import file_fields
-from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.meta import FieldMeta, Kind, OnDelete
 from maniflex.sql import cascade as cascade_sql
 
 BATCH = 200
@@ -55,7 +57,14 @@ class ErasedBatch:
 class RecordEraser:
     """Erases the records of one person, or counts what it would erase."""
 
-    def __init__(self, ownership: Ownership, files: FileStore | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        ownership: Ownership,
+        files: FileStore | None,
+        clock: Clock,
+        plan: Sequence[SubjectModel] = (),
+    ) -> None:
+        self._plan = plan
         self._ownership = ownership
         self._past = PastEraser(ownership, clock)
         self._files = files
@@ -75,8 +84,18 @@ class RecordEraser:
             return outcome
         keys = list(_file_keys(one, fitting, treatment))
         if treatment is Treatment.DELETE:
-            await remove_all(one.store, erasable_ids, tx, self._clock.now(), physically=True)
+            along: dict[Store, list[str]] = {}
+            own_ids = await self._ids_counted_apart(one)
+            await remove_all(
+                one.store,
+                erasable_ids,
+                tx,
+                self._clock.now(),
+                physically=True,
+                note_along=lambda store, gone: along.setdefault(store, []).extend(gone),
+            )
             outcome.counts[one.meta.table] += len(erasable_ids)
+            outcome.counts.update(_count_along(along, own_ids))
         else:
             outcome.counts[one.meta.table] += await self._anonymise(one, fitting, tx)
         await self._scrub(one, erasable_ids, treatment, tx, outcome)
@@ -92,13 +111,12 @@ class RecordEraser:
         outcome.restricted += [(one.meta.name, record_id) for record_id in ids]
         return outcome
 
-    async def count_batch(
-        self, one: SubjectModel, ids: Sequence[str], restricted_ids: Collection[str]
-    ) -> ErasedBatch:
+    async def count_batch(self, one: SubjectModel, ids: Sequence[str], foreseen: Foreseen) -> ErasedBatch:
         """What `erase_batch` would come to, with files by the links that go; nothing is changed."""
         run = Primary(one.store.adapter)
         rows = await self._rows(one, ids)
         id_place = one.store.sql.names.index("id")
+        restricted_ids = foreseen.restricted
         anonymised_rows = [row for row in rows if row[id_place] in restricted_ids]
         outcome = ErasedBatch()
         for treatment, some in (
@@ -116,7 +134,18 @@ class RecordEraser:
                 outcome.counts.update(row.table for row in page)
             outcome.freed += _file_links(one, fitting, treatment)
         outcome.restricted += [(one.meta.name, row[id_place]) for row in anonymised_rows]
+        outcome.counts.update(_count_along(foreseen.along, await self._ids_counted_apart(one)))
         return outcome
+
+    async def _ids_counted_apart(self, one: SubjectModel) -> dict[Store, set[str]]:
+        """Records of hers that may go along with those of this model, and count as their own model says."""
+        reached, ahead = set[Store](), [one.store]
+        while ahead:
+            targets = {link.store for link in ahead.pop().links if link.action is OnDelete.CASCADE} - reached
+            reached |= targets
+            ahead += targets
+        own = [other for other in self._plan if other.store in reached and other.personal]
+        return {other.store: set(await self._ownership.ids_of(other)) for other in own}
 
     async def held_ids(self, one: SubjectModel, ids: Sequence[str]) -> list[str]:
         """Those of the records that are held."""
@@ -217,6 +246,18 @@ class RecordEraser:
         text = "SELECT count(*) FROM stored_file WHERE key AMONG(:keys)"
         row = await run.fetch_one(bind(text, run.dialect, keys=keys))
         return 0 if row is None else int(row[0])
+
+
+def _count_along(
+    along: Mapping[Store, Collection[str]], counted_apart: Mapping[Store, Collection[str]]
+) -> Counter[str]:
+    """The records that go along with others, by table."""
+    return Counter(
+        {
+            store.meta.table: len(set(ids).difference(counted_apart.get(store, ())))
+            for store, ids in along.items()
+        }
+    )
 
 
 def _changes(one: SubjectModel, row: Row) -> bool:

@@ -7,15 +7,16 @@ waits fails with `erased`, unless it is to be kept running.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from maniflex._names import snake_case
+from maniflex._names import singular, snake_case
 from maniflex.background.environment import Environment
 from maniflex.background.parameters import parameters_of
 from maniflex.background.runs.model import FINISHED, Status
@@ -34,6 +35,7 @@ _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
 _PLACE = "strpos(CAST({0} AS text), CAST(:word AS text))"
 _SETTLING = timedelta(hours=1)  # a transaction that stores work may still be open
+_GENERATED = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id that was made here
 _ERASED = '{"code":"erased","message":"the person it is about was erased"}'
 
 
@@ -97,6 +99,7 @@ class WorkTable:
     finished: str  # the condition that nothing more happens to a row
     blank: str  # assignments
     payload: str = "payload"  # the column whose keys at the top may name the person
+    about: str = "about"  # the column that names a record
 
 
 RUNS = WorkTable(
@@ -126,6 +129,7 @@ EVENTS = WorkTable(
     "true",
     "data = NULL, scope = NULL, headers = NULL, erased = true",
     "data",
+    "subject",
 )
 
 
@@ -181,10 +185,9 @@ class WorkEraser:
     async def ids_about(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
         """The rows that are about one of these records and still say something."""
         run, own_ids, state = Primary(self._adapter), set[str](), self._still_says(kind)
-        subjects = [f"{snake_case(name)}/{one}" for name, ids in record_ids.items() for one in ids]
-        for start in range(0, len(subjects) if kind.has_about else 0, BATCH):
-            about = "subject" if kind is EVENTS else "about"
-            text = f"SELECT id FROM {kind.table} WHERE {about} AMONG(:keys) AND {state}"
+        subjects = await self._subjects(kind, record_ids) if kind.has_about else []
+        for start in range(0, len(subjects), BATCH):
+            text = f"SELECT id FROM {kind.table} WHERE {kind.about} AMONG(:keys) AND {state}"
             own_ids |= await self._ids(run, text, keys=subjects[start : start + BATCH])
         if kind is EVENTS:  # their subjects may be called otherwise
             for name, ids in record_ids.items():
@@ -194,6 +197,43 @@ class WorkEraser:
                     )
                     own_ids |= await self._ids(run, text, model=name, ids=list(ids[start : start + BATCH]))
         return sorted(own_ids)
+
+    async def _subjects(self, kind: WorkTable, record_ids: Mapping[str, Sequence[str]]) -> list[str]:
+        """What rows about these records say that they are about, also by names that their classes had.
+
+        A noun that no class has now is tried with ids that nothing else can have.
+        """
+        unknown_nouns = await self._unknown_nouns(kind) if any(record_ids.values()) else []
+        return [
+            f"{noun}/{record_id}"
+            for name, ids in record_ids.items()
+            for nouns in (self._nouns_of(name),)
+            for record_id in ids
+            for noun in (*nouns, *(unknown_nouns if _GENERATED.fullmatch(record_id) else ()))
+        ]
+
+    def _nouns_of(self, name: str) -> list[str]:
+        """What records of a model are called, and were, as far as its table tells."""
+        metas = {store.meta.name: store.meta for store in self._environment.stores.values()}
+        tables = (metas[name].table, metas[name].options.renamed_from) if name in metas else ()
+        former = {noun for table in tables if table and (noun := singular(table))}
+        former -= set(map(snake_case, metas))
+        return [snake_case(name), *sorted(former)]
+
+    async def _unknown_nouns(self, kind: WorkTable) -> list[str]:
+        """The nouns of rows about records that no model of today is called by."""
+        run = Primary(self._adapter)
+        noun = by_dialect(
+            run.dialect,
+            sqlite=f"substr({kind.about}, 1, instr({kind.about}, '/') - 1)",
+            postgres=f"split_part({kind.about}, '/', 1)",
+        )
+        nouns = await self._ids(
+            run, f"SELECT DISTINCT {noun} FROM {kind.table} WHERE {kind.about} IS NOT NULL"
+        )
+        return sorted(
+            nouns - {snake_case(store.meta.name) for store in self._environment.stores.values()} - {""}
+        )
 
     async def _ids(self, run: Primary, text: str, **values: object) -> set[str]:
         return {row[0] for row in await run.fetch(bind(text, run.dialect, **values))}
@@ -234,6 +274,16 @@ class WorkEraser:
             statement = "UPDATE outbox_event SET last_error = NULL WHERE about AMONG(:ids)"
             await tx.execute(bind(statement, tx.dialect, ids=[f"event/{id}" for id in names]))
         return count
+
+    async def blank_new_events(self, one: SubjectModel, ids: Sequence[str], since: datetime, tx: Tx) -> None:
+        """Blank the events that the erasure of these records itself has made, which no report counts."""
+        if await self.has(self._adapter, EVENTS.table):
+            moment = parameters_of(tx.dialect).time(since)
+            text = (
+                f"UPDATE event_log SET {EVENTS.blank} WHERE model = :model AND record_id AMONG(:ids)"
+                " AND time >= :since AND NOT erased"
+            )
+            await tx.execute(bind(text, tx.dialect, model=one.meta.name, ids=list(ids), since=moment))
 
     async def _fail(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> None:
         """End what waits, so that no worker takes it any more, and one that has it writes nothing."""
