@@ -40,39 +40,40 @@ class Word(Model, export=True):
     code: str = field(unique=True, filterable=True, sortable=True)
     name: LocaleString = field(filterable=True)
     hint: LocaleString | None = field(default=None, locale="resolve")
+    use: LocaleString | None = field(default=None, locale="dynamic")
 
 server = Server(Config.from_env(locale=LocaleOptions(supported=("en", "de", "fr"))))
 server.register(Word)
 """
 
 
+@pytest.mark.parametrize("who", ["--unscoped", "--as-user"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_file_goes_to_translators_and_back(commands: Commands, kind: str) -> None:
+def test_a_file_goes_to_translators_and_back(commands: Commands, kind: str, who: str) -> None:
     (commands.here / "app.py").write_text(TRANSLATED)
+    as_whom = ("--unscoped",) if who == "--unscoped" else AS_ADA
     start = commands.here / "start.csv"
-    start.write_text("code,name.en,name.de,hint.en\na,Apple,Apfel,red\nb,Pear,,\n", encoding="utf-8")
+    start.write_text(
+        "code,name.en,name.de,hint.en,use.de\na,Apple,Apfel,red,essen\nb,Pear,,,\n", encoding="utf-8"
+    )
     words = ("import", "app:server", "Word")
-    assert "created 2" in commands(*words, str(start), "--unscoped")
-    select = ("--unscoped", "--select", "code,name_i18n,hint_i18n", "--sort", "code", "--format", kind)
+    assert "created 2" in commands(*words, str(start), *as_whom)
+    select = (*as_whom, "--select", "code,name_i18n,hint_i18n,use_i18n", "--sort", "code", "--format", kind)
     sheet = commands("export", "app:server", "Word", *select)
     if kind == "csv":
         assert sheet.splitlines() == [
-            "code,name.en,name.de,name.fr,hint.en,hint.de,hint.fr",
-            "a,Apple,Apfel,,red,,",
-            "b,Pear,,,,,",
+            "code,name.en,name.de,name.fr,hint.en,hint.de,hint.fr,use.en,use.de,use.fr",
+            "a,Apple,Apfel,,red,,,,essen,",
+            "b,Pear,,,,,,,,",
         ]
         filled = sheet.replace("Apfel,,red", "Apfel,Pomme,red")
     else:
         filled = sheet.replace('"de":"Apfel"', '"de":"Apfel","fr":"Pomme"')
     back = commands.here / f"back.{kind}"
     back.write_text(filled, encoding="utf-8")
-    assert "created 0 · updated 1 · unchanged 1" in commands(
-        *words, str(back), "--unscoped", "--upsert", "code"
-    )
+    assert "created 0 · updated 1 · unchanged 1" in commands(*words, str(back), *as_whom, "--upsert", "code")
     assert commands("export", "app:server", "Word", *select) == filled
-    assert "created 0 · updated 0 · unchanged 2" in commands(
-        *words, str(back), "--unscoped", "--upsert", "code"
-    )
+    assert "created 0 · updated 0 · unchanged 2" in commands(*words, str(back), *as_whom, "--upsert", "code")
 
 
 def test_lines_that_differ_in_the_tenant_alone_change_nothing(commands: Commands) -> None:

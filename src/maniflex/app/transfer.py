@@ -26,7 +26,7 @@ from maniflex.errors import ConfigError, DeclarationError, RequestError
 from maniflex.features.export import Format, stored_fields, write_rows
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.model.texts import locale_rules
+from maniflex.model.texts import locale_rules, localized_fields
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.languages import BodyTexts
 from maniflex.pipeline.operation import Operation
@@ -78,6 +78,9 @@ class PipelineTarget:
         self._server = server
         self._auth = auth
         self._path = f"{server.config.path_prefix}/{meta.table}"
+        rules = [rules for field, rules in localized_fields(meta) if not field.secret]
+        # Of texts whose answers show one translation alone, unless all of them are selected.
+        self._companions = [one.companion for one in rules if one.mode != "split"]
 
     async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
         """The records with one of these values that the identity may see."""
@@ -85,15 +88,25 @@ class PipelineTarget:
         for value in values:
             if key.name == "id":
                 response = await self._server.call("GET", f"{self._path}/{value}", auth=self._auth)
-                records += [self._data(response)] if response.status < 400 else []
+                found = [self._data(response)] if response.status < 400 else []
+                records += [await self._with_translations(record) for record in found]
                 continue
             query = [("filter", f"{key.api}:eq:{value}"), ("limit", "1")]
             response = await self._server.call("GET", self._path, query=query, auth=self._auth)
             if response.status >= 400:
                 message = (response.error or {}).get("message", "refused")
                 raise DeclarationError(f"records cannot be found by {key.api!r}: {message}")
-            records += self._data(response)
+            records += [await self._with_translations(record) for record in self._data(response)]
         return records
+
+    async def _with_translations(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record with all translations that the identity may see, so that a line can be compared."""
+        for name in self._companions if "id" in record else ():
+            path, query = f"{self._path}/{record['id']}", [("select", f"id,{name}")]
+            response = await self._server.call("GET", path, query=query, auth=self._auth)
+            if response.status < 400:  # otherwise the text is hidden from this identity
+                record = {**record, **self._data(response)}
+        return record
 
     async def create(self, values: Mapping[str, Any]) -> Reply:
         """Store a new record."""
