@@ -196,13 +196,15 @@ def _locale_problem(value: Any) -> str:
 class _WithOrigins:
     """Remembers which settings were given, beside the fields of the dataclass."""
 
-    __slots__ = ("_origins",)
+    __slots__ = ("_file", "_origins")
     _origins: dict[str, str]
+    _file: Path | None  # that was read beside the environment
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         config = super().__new__(cls)
         names = [*list(cls.__dataclass_fields__)[: len(args)], *settings]  # type: ignore[attr-defined]  # of Config
         object.__setattr__(config, "_origins", dict.fromkeys(names, CODE))
+        object.__setattr__(config, "_file", None)
         return config
 
 
@@ -415,15 +417,21 @@ class Config(_WithOrigins):
         """The same settings with some of them changed; another database leaves the replica behind."""
         if settings.get("database", self.database) != self.database:
             settings.setdefault("read_database", None)
-        return replace(self, **settings)._from({**self._origins, **dict.fromkeys(settings, CODE)})
+        origins = {**self._origins, **dict.fromkeys(settings, CODE)}
+        return replace(self, **settings)._from(origins, self._file)
 
     def origin(self, name: str) -> str:
         """Where the value of a setting comes from: `default`, `code`, or the name of a variable."""
         return self._origins.get(name, DEFAULT)
 
-    def _from(self, origins: dict[str, str]) -> Config:
+    def _from(self, origins: dict[str, str], file: Path | None) -> Config:
         object.__setattr__(self, "_origins", origins)
+        object.__setattr__(self, "_file", file)
         return self
+
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the environment, and those of the file of `from_env` that it does not set."""
+        return os.environ if self._file is None else read_variables(self._file)
 
     @property
     def is_strict(self) -> bool:
@@ -458,7 +466,8 @@ class Config(_WithOrigins):
                 problems.append(read.variables.get(name, name) + colon + rest)
         if problems:
             raise ConfigError(*problems)
-        return config._from({**read.variables, **dict.fromkeys(settings, CODE)})
+        origins = {**read.variables, **dict.fromkeys(settings, CODE)}
+        return config._from(origins, None if file is None else Path(file))
 
 
 SETTINGS = settings_of(Config)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field, has_many, many_to_many
+from maniflex import AuthInfo, Config, Context, DeclarationError, Model, Server, field, has_many, many_to_many
 from maniflex.encryption import EnvKeyProvider, MemoryKeyProvider, context_of
 from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import generate_key
@@ -414,6 +415,32 @@ async def test_a_start_without_its_keys_names_the_variable_and_no_value(
     server.register(Card)
     async with client(server, database=database_url) as http:
         assert (await created(http, "/api/cards", owner="Ada", number="1"))["number"] == "1"
+
+
+async def test_a_key_may_stand_in_the_file_of_the_settings(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MFX_KEY_DEFAULT", raising=False)
+    file, own_key = tmp_path / ".env", generate_key()
+    file.write_text(f"MFX_KEY_DEFAULT={generate_key()}\nMFX_KEY_DEFAULT={own_key}\n")
+
+    def a_server() -> Server:
+        server = Server(config=Config.from_env(file=file).with_(auto_migrate=True))
+        server.register(Card)
+        return server
+
+    async with client(a_server(), database=database_url) as http:
+        assert (await created(http, "/api/cards", owner="Ada", number="1"))["number"] == "1"
+        assert own_key not in repr(Config.from_env(file=file))
+    monkeypatch.setenv("MFX_KEY_DEFAULT", generate_key())  # the environment stands above the file
+    with pytest.raises(DeclarationError, match=r"Card\.number: none of its stored values opens"):
+        async with client(a_server(), database=database_url):
+            pass
+    monkeypatch.setenv("MFX_KEY_DEFAULT", own_key)
+    file.unlink()
+    async with client(a_server(), database=database_url) as http:
+        [card] = data_of(await http.get("/api/cards"))
+        assert card["number"] == "1"
 
 
 async def test_without_required_keys_only_what_touches_secrets_fails(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import DeclarationError, Model, Server, WithDeletedAt, field
+from maniflex import DeclarationError, Model, Run, Server, WithDeletedAt, field
 from maniflex.encryption import MemoryKeyProvider, RotationReport, context_of
 from maniflex.encryption.envelope import to_text
 from maniflex.encryption.local import EnvKeyProvider, generate_key
@@ -268,6 +268,9 @@ async def test_plain_texts_are_encrypted_and_taken_out_of_what_was_written_befor
         def end_at_once(rows: int) -> None:
             raise RuntimeError("ended")
 
+        before = {(one.place, one.count, one.is_current) for one in await server.keys.status("Person")}
+        assert before == {("", 20, False), ("person_histories", 20, False)}
+
         for _ in range(5):
             with pytest.raises(RuntimeError, match="ended"):
                 await server.keys.rotate("Person", plaintext=True, page_size=3, on_rows=end_at_once)
@@ -278,6 +281,8 @@ async def test_plain_texts_are_encrypted_and_taken_out_of_what_was_written_befor
         assert found["email"] == EMAILS[3]
         error_of(await http.post("/api/people", json={"name": "y", "email": EMAILS[5]}), 409, "CONFLICT")
         assert "uq_people_email" not in await indexes(database_url, "people")
+        [after] = await server.keys.status("Person")
+        assert (after.place, after.count, after.is_current) == ("", 20, True)
         history = await http.get(f"/api/people/{found['id']}/history")
         assert "email" not in history.json()["data"][0]["snapshot"]
         content = await stored_bytes(database_url)
@@ -363,6 +368,36 @@ async def test_the_doctor_names_what_is_not_under_a_current_key(database_url: st
         findings = [one for one in await stored(server) if one.code == "T158"]
         assert len(findings) == 2
         assert all(text in one.fix for one in findings)
+
+
+async def test_the_doctor_names_keys_that_nothing_uses(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key_id in ("DEFAULT", "NOTES", "FIRST_ONE", "NEXT_ONE", "PASSPORT", "LOST_KEY"):
+        monkeypatch.setenv(f"MFX_KEY_{key_id}", generate_key())
+    before = a_clinic(Note, provider=EnvKeyProvider(current={"notes": "first-one"}))
+    before.work.enable()
+    async with client(before, database=database_url) as http:
+        await created(http, "/api/notes", name="a", text="secret", code="c")
+
+    def a_server() -> Server:
+        server = sound_server(database_url, Note)
+        server.set_key_provider(EnvKeyProvider(current={"notes": "next-one", "noets": "next-one"}))
+
+        @server.work.handler("kyc.check", encrypted="passport")
+        async def check(run: Run) -> None:
+            """Nothing."""
+
+        return server
+
+    findings = [one for one in await stored(a_server()) if one.code == "T159"]
+    assert sorted((one.where, "did you mean 'notes'" in one.fix) for one in findings) == [
+        ("current={'noets': …} of the key provider", True),
+        ("the variable MFX_KEY_DEFAULT", False),
+        ("the variable MFX_KEY_LOST_KEY", False),
+    ]
+    # A value is stored under MFX_KEY_FIRST_ONE still, which nothing declares.
+    assert not any(os.environ["MFX_KEY_LOST_KEY"] in f"{one.why}{one.fix}" for one in findings)
 
 
 KILLED_APP = """
@@ -471,7 +506,8 @@ async def test_encrypting_plain_texts_goes_on_after_kills(
     async with client(server, database=database_url) as http:
 
         async def plain() -> int:
-            return sum(one.count for one in await server.keys.status("Person") if not one.key_id)
+            [row] = await server.raw_query("SELECT count(*) AS n FROM people WHERE email NOT LIKE 'enc:%'")
+            return int(row["n"])
 
         for _ in range(kills):
             process, before = await run(), await plain()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,8 +21,10 @@ from maniflex.background.jobs.redis import RedisQueue
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.encryption import MemoryKeyProvider
+from maniflex.encryption.local import EnvKeyProvider, generate_key
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.middleware import auth
+from tests.kit.commands import Commands
 from tests.kit.http import data_of
 from tests.kit.nats_queue import PrivateNats
 from tests.kit.panel import visiting
@@ -199,6 +203,101 @@ async def test_runs_and_messages_from_before_stay_readable(database_url: str) ->
         await after.outbox.drainer().drain()
         assert (await after.work.get(run.id)).result == "enc:AwAHZGVmYXVsdA=="
     assert handled == ["enc:AwAHZGVmYXVsdA==", {"n": 1}, "enc:AwAH"]
+
+
+async def test_plain_work_from_before_reaches_no_handler_where_it_is_refused(database_url: str) -> None:
+    handled: list[Any] = []
+
+    def a_version(encrypted: bool, **settings: Any) -> Server:
+        server = a_server(database_url, **settings)
+
+        @server.work.handler("kyc.v1", encrypted=encrypted)
+        async def handler(run: Run[Any]) -> Any:
+            handled.append(run.payload)
+
+        @server.outbox.handler("told", encrypted=encrypted)
+        async def tell(message: Message) -> None:
+            handled.append(message.payload)
+
+        @server.work.handler("open.v1")
+        async def open_to_all(run: Run[Any]) -> Any:
+            return run.payload
+
+        return server
+
+    before = a_version(encrypted=False)
+    async with before.lifespan():
+        plain = await before.work.submit("kyc.v1", {"n": 1})
+        told = await before.outbox.enqueue("told", {"n": 2}, outside_transaction=True)
+        other = await before.work.submit("open.v1", {"n": 3})
+    after = a_version(encrypted=True, encryption_legacy="refuse")
+    async with after.lifespan():
+        own = await after.work.submit("kyc.v1", {"n": 4})
+        await after.work.worker().drain()
+        await after.outbox.drainer().drain()
+        refused = await after.work.get(plain.id)
+        assert (refused.status, (refused.error or {})["code"]) == ("failed", "undecryptable")
+        row = await after.db(OutboxMessage).read(told.id)
+        assert row.status == "dead"
+        assert "undecryptable" in str(row.last_error)
+        # Types that are not encrypted are as they were.
+        assert (await after.work.get(other.id)).result == {"n": 3}
+        assert (await after.work.get(own.id)).status == "succeeded"
+        assert handled == [{"n": 4}]
+    forgiving = a_version(encrypted=True)
+    async with forgiving.lifespan():
+        await forgiving.work.retry(plain.id)
+        await forgiving.work.worker().drain()
+        assert (await forgiving.work.get(plain.id)).status == "succeeded"
+    assert handled == [{"n": 4}, {"n": 1}]
+
+
+APP = """
+from maniflex import Config, Run, Server
+from maniflex.encryption import EnvKeyProvider
+
+server = Server(Config.from_env())
+server.set_key_provider(EnvKeyProvider({current}))
+
+@server.work.handler("kyc.v1", encrypted=True)
+async def check(run: Run):
+    return run.payload
+"""
+
+
+def test_the_commands_count_and_rotate_what_work_holds(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key_id in ("DEFAULT", "NEXT"):
+        monkeypatch.setenv(f"MFX_KEY_{key_id}", generate_key())
+    (tmp_path / "app.py").write_text(APP.format(current=""))
+    commands = Commands(tmp_path, database_url, monkeypatch)
+
+    async def submit() -> None:
+        server = a_server(database_url, EnvKeyProvider())
+        server.work.enable()
+        async with server.lifespan():
+            await server.work.submit("kyc.v1", {"passport": "C01X00T47"}, encrypted=True)
+
+    asyncio.run(submit())
+    assert "C01X" not in (shown := commands("keys", "status", "app:server", "--work"))
+    assert "0 values are not under a current key" in shown
+    assert commands.json("keys", "status", "app:server") == []  # of fields alone
+
+    (tmp_path / "app.py").write_text(APP.format(current="current={'default': 'next'}"))
+    assert "1 values are not under a current key" in commands("keys", "status", "app:server", "--work")
+    tried = commands("keys", "rotate", "app:server", "--work", "--dry-run")
+    assert "WorkflowRun: 1 rows, 1 to rotate, 0 failures" in tried
+    rotated = commands("keys", "rotate", "app:server", "--work")
+    assert "WorkflowRun: 1 rows, 1 rotated, 0 failures" in rotated
+    [count] = commands.json("keys", "status", "app:server", "--work")
+    assert (count["key_id"], count["count"], count["is_current"]) == ("next", 1, True)
+
+    monkeypatch.delenv("MFX_KEY_DEFAULT")
+    assert "0 values are not under a current key" in commands("keys", "status", "app:server", "--work")
+    monkeypatch.setenv("MFX_KEY_NEXT", generate_key())
+    failed = commands("keys", "rotate", "app:server", "--work", "--new", "next", "--old", "next", code=1)
+    assert "WorkflowRun.payload" in failed
 
 
 async def test_messages_are_stored_encrypted_and_dead_where_they_do_not_open(

@@ -18,6 +18,8 @@ from maniflex.testing import client
 from maniflex.testing.conformance import KeyProviderConformance
 from tests.kit.http import created, data_of, error_of
 from tests.kit.patients import EMAIL, NOTE, SSN, Patient, a_clinic, keys
+from tests.kit.runs import no_pause
+from tests.kit.stored_bytes import stored_bytes
 from tests.kit.vault import TOKEN, Vault, a_vault
 
 CONTEXT = context_of("patients.ssn", "1")
@@ -240,6 +242,45 @@ async def test_a_run_and_a_worker_read_values_by_keys_of_vault(vault: Vault, dat
         await created(http, "/api/patients", name="x", note="n")
         finished = await server.work.wait((await server.work.submit("read.v1", {})).id)
         assert finished.result == 1
+
+
+async def test_encrypted_work_waits_for_a_vault_that_is_away(
+    vault: Vault, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    handled: list[Any] = []
+    server = Server(database_url, background=False, key_provider=keys_of(vault))
+
+    @server.work.handler("kyc.v1", encrypted="notes", backoff=no_pause)
+    async def check(run: Any) -> Any:
+        handled.append(run.payload)
+        return await run.step("one", lambda: {"score": NOTE})
+
+    @server.outbox.handler("told", encrypted="notes", backoff=no_pause)
+    async def tell(message: Any) -> None:
+        handled.append(message.payload)
+
+    async with server.lifespan():
+        run = await server.work.submit("kyc.v1", {"passport": NOTE})
+        await server.outbox.enqueue("told", {"to": NOTE}, outside_transaction=True)
+        [row] = await server.raw_query("SELECT payload FROM workflow_run")
+        assert "enc:AwAFbm90ZXN2YXVsdDp2MT" in row["payload"]
+        vault.status = 503
+        await server.work.worker().drain()
+        await server.outbox.drainer().drain()
+        assert handled == []
+        with pytest.raises(Unavailable):
+            await server.work.submit("kyc.v1", {"passport": "another"})
+        vault.status = 0
+        await server.work.worker().drain()
+        await server.outbox.drainer().drain()
+        done = await server.work.get(run.id)
+        assert (done.status, done.result) == ("succeeded", {"score": NOTE})
+        assert handled == [{"passport": NOTE}, {"to": NOTE}]
+        content = await stored_bytes(database_url)
+    assert NOTE.encode() not in content
+    assert NOTE not in caplog.text
+    assert TOKEN not in caplog.text
 
 
 # -- a provider of one's own

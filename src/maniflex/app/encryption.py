@@ -38,7 +38,7 @@ def make_keyring(config: Config, provider: KeyProvider | None) -> Keyring:
     """The keys of a server: of the provider that was set, of the setting, or of the environment."""
     given = provider or config.key_provider
     return Keyring(
-        given or EnvKeyProvider(),
+        given or EnvKeyProvider(environ=config.variables()),
         legacy=config.encryption_legacy,
         min_version=config.encryption_min_version,
         on_error=config.decrypt_errors,

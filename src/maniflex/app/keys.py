@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from maniflex.app.encryption import encrypted_fields, forget_note
 from maniflex.background.sealed_rows import SealedRows
+from maniflex.db.port import Adapter
 from maniflex.db.records import Records
 from maniflex.db.rotation import (
     Goal,
@@ -15,6 +16,7 @@ from maniflex.db.rotation import (
     Rotator,
     check_digests,
     count_keys,
+    count_values,
     forget_values,
     plain_cipher,
 )
@@ -25,6 +27,7 @@ from maniflex.erasure.disk import rewrite
 from maniflex.errors import DeclarationError, NotFound
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.runtime import Runtime
 from maniflex.schema.read import read_indexes
 from maniflex.sql.statement import Dialect, Sql, by_dialect
@@ -47,9 +50,31 @@ class ServerKeys:
         for store in self._stores(models):
             for cipher in () if store.sql.cipher is None else store.sql.cipher.fields.values():
                 counts += await count_keys(store.adapter, store.meta, cipher.field, self._keys)
+                counts += await self._count_old_texts(store, cipher.field)
         for store in self._work_stores() if work else ():
             counts += await SealedRows(store, self._keys).count()
         return counts
+
+    async def _count_old_texts(self, store: Store, field: FieldMeta) -> list[KeyCount]:
+        """The rows of histories and audit trails that tell texts from before the field was encrypted."""
+        counts = []
+        for adapter, table, columns, condition in self._places_of_texts(store):
+            count = await count_values(adapter, table, columns, _names_of([field]), condition)
+            if count:
+                counts.append(KeyCount(store.meta.name, field.name, "", 0, count, False, place=table))
+        return counts
+
+    def _places_of_texts(self, store: Store) -> list[tuple[Adapter, str, Sequence[str], str]]:
+        """Where values of a model are told besides: database, table, columns, and which rows."""
+        places: list[tuple[Adapter, str, Sequence[str], str]] = []
+        if is_versioned(store.meta.options):
+            history = self._runtime.stores[history_model(store.meta.cls)]
+            places.append((history.adapter, history.meta.table, ("diff", "snapshot"), "1 = 1"))
+        for one in self._runtime.stores.values():
+            if one.meta.table == "audit_log":
+                of_model = f"model = '{store.meta.name}'"
+                places.append((one.adapter, "audit_log", ("result", "changes"), of_model))
+        return places
 
     def _work_stores(self) -> list[Store]:
         """The tables of durable work that may hold sealed values."""
@@ -200,21 +225,12 @@ class ServerKeys:
         """Take the texts out of what was written before the fields were encrypted."""
         notes, adapter = [], store.adapter
         fields = [goal.cipher.field for goal in goals]
-        names = list(dict.fromkeys(name for f in fields for name in (f.api, f.name, f.column)))
         touched = [store.meta.table]
-        if is_versioned(store.meta.options):
-            history = self._runtime.stores[history_model(store.meta.cls)].meta.table
-            count = await forget_values(adapter, history, ["diff", "snapshot"], names)
-            notes.append(f"{count} versions of {history} lost the values")
-            touched.append(history)
+        for database, table, columns, condition in self._places_of_texts(store):
+            count = await forget_values(database, table, columns, _names_of(fields), condition)
+            notes.append(f"{count} {'row' if count == 1 else 'rows'} of {table} lost the values")
+            touched += [table] if database is adapter else []
         tables = {one.meta.table: one.adapter for one in self._runtime.stores.values()}
-        if "audit_log" in tables:
-            of_model = f"model = '{store.meta.name}'"
-            columns = ["result", "changes"]
-            count = await forget_values(tables["audit_log"], "audit_log", columns, names, of_model)
-            notes.append(f"{count} records of audit_log lost the values")
-            if tables["audit_log"] is adapter:
-                touched.append("audit_log")
         if "cache_entry" in tables:
             await tables["cache_entry"].execute(Sql("DELETE FROM cache_entry"))
         if "idempotency_key" in tables:
@@ -240,6 +256,11 @@ class ServerKeys:
                 await adapter.execute(Sql(f"DROP INDEX {quote(name, adapter.dialect)}"))
                 notes.append(f"dropped the index {name} of texts")
         return notes
+
+
+def _names_of(fields: Sequence[FieldMeta]) -> list[str]:
+    """The names under which JSON may have values of these fields."""
+    return list(dict.fromkeys(name for f in fields for name in (f.api, f.name, f.column)))
 
 
 def _forget_answers(dialect: Dialect) -> Sql:

@@ -578,5 +578,6 @@ def subject_of(
         runtime=runtime,
         migration_targets=tables.targets,
         ignores=tuple(ignores),
+        work_keys=durable.key_ids(),
         missing_extras=assembly.missing_extras,
     )

@@ -88,8 +88,8 @@ class PipelineTarget:
         for value in values:
             if key.name == "id":
                 response = await self._server.call("GET", f"{self._path}/{value}", auth=self._auth)
-                found = [self._data(response)] if response.status < 400 else []
-                records += [await self._with_translations(record) for record in found]
+                shown_records = [self._data(response)] if response.status < 400 else []
+                records += [await self._with_translations(record) for record in shown_records]
                 continue
             query = [("filter", f"{key.api}:eq:{value}"), ("limit", "1")]
             response = await self._server.call("GET", self._path, query=query, auth=self._auth)

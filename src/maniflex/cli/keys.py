@@ -50,18 +50,25 @@ def status(target: str, models: tuple[str, ...], work: bool, as_json: bool) -> N
         (
             one.model,
             one.field,
-            one.key_id or "plain text",
+            one.key_id or ("plain text" if not one.place else f"plain text in {one.place}"),
             str(one.version or ""),
             str(one.count),
             "current" if one.is_current else "old",
         )
         for one in counts
     ]
+    if not rows:
+        click.echo("nothing is stored in encrypted fields")
+        return
     print_table(("model", "field", "key", "version", "values", "state"), rows)
     for one in counts:
         if one.count >= MOST_OF_A_KEY:
             click.echo(f"{one.model}.{one.field}: too many values under {one.key_id!r}; rotate it", err=True)
     click.echo(f"{sum(one.count for one in counts if not one.is_current)} values are not under a current key")
+    if any(not one.key_id for one in counts):
+        click.echo(
+            "`maniflex keys rotate --plaintext` encrypts plain texts and takes them out of other tables"
+        )
 
 
 @keys.command(epilog="Example: maniflex keys check app:server")

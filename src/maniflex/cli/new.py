@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from maniflex.config import SETTINGS
+from maniflex.encryption.local import EnvKeyProvider, generate_key
 
 # The files of a new project: their paths and contents, for a template and its options.
 #
@@ -169,7 +170,7 @@ class Project:
 
     def _values(self) -> dict[str, Any]:
         extras = ["auth"] * (self.template != "minimal") + ["postgres"] * (self.database == "postgres")
-        extras += ["export"] * (self.template == "saas")
+        extras += ["encryption", "export"] * (self.template == "saas")
         urls = {
             "sqlite": f"sqlite:///{self.package}.db",
             "postgres": f"postgresql://localhost/{self.package}",
@@ -235,6 +236,8 @@ def new(
         place.write_text(content, "utf-8")
     if template != "minimal":
         _write_migration(directory)
+    if template == "saas":
+        _write_key(directory)
     if with_git:
         _commit(directory)
     click.echo(f"{directory}: {len(contents)} files. Next:")
@@ -261,6 +264,14 @@ def _write_migration(directory: Path) -> None:
         make = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
     if make.returncode:
         raise click.ClickException(f"the first migration could not be written: {make.stderr.strip()}")
+
+
+def _write_key(directory: Path) -> None:
+    """Write a new key where this machine alone has it: git and images leave `.env` out."""
+    descriptor = os.open(directory / ".env", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write("# Opens what is stored encrypted; keep a copy. `.env.example` has the other settings.\n")
+        file.write(f"{EnvKeyProvider().variable_of('default')}={generate_key()}\n")
 
 
 def _check(directory: Path, template: str, domains: bool, with_git: bool) -> None:

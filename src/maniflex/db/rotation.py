@@ -414,23 +414,42 @@ async def forget_values(
     adapter: Adapter, table: str, columns: Sequence[str], names: Sequence[str], condition: str = "1 = 1"
 ) -> int:
     """Take the members of these names out of the objects in these columns; how many rows had them."""
-    dialect, after, changed = adapter.dialect, "", 0
+    row_count = 0
+    quoted = [quote(column, adapter.dialect) for column in columns]
+    async for rows in _rows_with_values(adapter, table, columns, names, condition):
+        async with adapter.transaction() as tx:
+            for record_id, new in rows:
+                await tx.execute(_replacement(adapter.dialect, table, quoted, new, record_id))
+        row_count += len(rows)
+    return row_count
+
+
+async def count_values(
+    adapter: Adapter, table: str, columns: Sequence[str], names: Sequence[str], condition: str = "1 = 1"
+) -> int:
+    """How many rows have members of these names in the objects in these columns."""
+    pages = _rows_with_values(adapter, table, columns, names, condition)
+    return sum([len(rows) async for rows in pages])
+
+
+async def _rows_with_values(
+    adapter: Adapter, table: str, columns: Sequence[str], names: Sequence[str], condition: str
+) -> AsyncIterator[list[tuple[str, list[str | None]]]]:
+    """Rows with members of these names, some at a time: their ids, and the objects without the members."""
+    dialect, after = adapter.dialect, ""
     name_of, as_text = by_dialect(dialect, sqlite=("?", "{}"), postgres=("$1", "{}::text"))
-    quoted = [quote(column, dialect) for column in columns]
+    own_columns = [quote(column, dialect) for column in columns]
     words = [encode_json(name).replace("'", "''") for name in names]
-    likes = [f"{as_text.format(column)} LIKE '%{word}%'" for column in quoted for word in words]
-    selected = ", ".join(as_text.format(column) for column in quoted)
+    likes = [f"{as_text.format(column)} LIKE '%{word}%'" for column in own_columns for word in words]
+    selected = ", ".join(as_text.format(column) for column in own_columns)
     where = f"id > {name_of} AND {condition} AND ({' OR '.join(likes)})"
     text = f"SELECT id, {selected} FROM {quote(table, dialect)} WHERE {where} ORDER BY id LIMIT {LOOKED_AT}"
     while rows := await adapter.fetch(Sql(text, (after,))):
         after = rows[-1][0]
-        async with adapter.transaction() as tx:
-            for row in rows:
-                new = [_without(content, names) for content in row[1:]]
-                if new != list(row[1:]):
-                    await tx.execute(_replacement(dialect, table, quoted, new, row[0]))
-                    changed += 1
-    return changed
+        rows_without = [
+            (row[0], [_without(content, names) for content in row[1:]], list(row[1:])) for row in rows
+        ]
+        yield [(record_id, new) for record_id, new, old in rows_without if new != old]
 
 
 def _without(content: str | None, names: Sequence[str]) -> str | None:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
@@ -269,6 +270,8 @@ class Subject:
     runtime: Runtime
     migration_targets: Callable[[], list[MigrationTarget]]
     ignores: tuple[Ignore, ...] = ()
+    # Handlers that encrypt, each with its key id.
+    work_keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     missing_extras: tuple[str, ...] = ()  # sentences of features that do not start without a package
 
     @property

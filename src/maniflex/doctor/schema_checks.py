@@ -1,11 +1,12 @@
-"""Tables that are not what the models say, and migrations that are not applied (T151 to T158)."""
+"""Tables that are not what the models say, and migrations that are not applied (T151 to T159)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from maniflex.db.rotation import count_keys
+from maniflex._names import did_you_mean
+from maniflex.db.rotation import begins_with, count_keys
 from maniflex.doctor.check import (
     DatabaseCheck,
     OpenDatabase,
@@ -15,6 +16,8 @@ from maniflex.doctor.check import (
     tables_over,
     where_of,
 )
+from maniflex.encryption.envelope import PREFIX, VERSIONS, head_of
+from maniflex.encryption.local import EnvKeyProvider
 from maniflex.model.meta import FieldMeta
 from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.model import ModelSql
@@ -237,6 +240,63 @@ async def stored_keys(database: OpenDatabase) -> AsyncIterator[Problem]:
                 )
 
 
+async def unused_keys(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """Keys that no field, no handler and no stored value names: mistyped, or left behind."""
+    subject = database.subject
+    keys, provider = subject.runtime.keys, subject.runtime.keys.local
+    if provider is None or not database.is_default:
+        return
+    declared_ids = {f.encrypted for meta in subject.models for f in meta.fields if f.encrypted is not None}
+    declared_ids |= set(subject.work_keys.values())
+    for key_id in sorted(set(provider.replaced_ids) - declared_ids):
+        yield Problem(
+            where=f"current={{{key_id!r}: …}} of the key provider",
+            why="no field and no handler declares that key id, so nothing is written under the other key",
+            fix="name the key id that a field declares" + did_you_mean(key_id, sorted(declared_ids)),
+            about=(key_id,),
+        )
+    if not isinstance(provider, EnvKeyProvider):
+        return
+    names = {*declared_ids, *map(keys.current_key, declared_ids), *filter(None, [provider.index_key])}
+    is_elsewhere = any(
+        store.sql.cipher is not None and store.adapter is not database.adapter
+        for store in subject.stores.values()
+    )
+    other_variables = set(provider.variables()) - set(map(provider.variable_of, names))
+    for variable in () if is_elsewhere else sorted(other_variables):
+        if not await _is_stored(database, variable, provider):
+            yield Problem(
+                where=f"the variable {variable}",
+                why="it holds a key that no field, no handler and no stored value uses",
+                fix="remove it, or declare its key id: " + ", ".join(sorted(declared_ids) or ["encrypted="]),
+                about=(variable,),
+            )
+
+
+async def _is_stored(database: OpenDatabase, variable: str, provider: EnvKeyProvider) -> bool:
+    """Whether a stored value names a key that this variable may hold."""
+    word = variable.removeprefix(f"{provider.prefix}_")
+    heads = [
+        head_of(key_id, version)
+        for key_id in dict.fromkeys((word.lower(), word.lower().replace("_", "-"), word))
+        for version in VERSIONS
+        if key_id
+    ]
+    for model in database.models:
+        fields = [] if model.cipher is None else [cipher.field for cipher in model.cipher.fields.values()]
+        work_fields = [model.meta.by_name[name] for name in getattr(model.meta.cls, "__sealed__", ())]
+        for item in (*fields, *work_fields):
+            text = f"CAST({quote(item.column, database.run.dialect)} AS text)"
+            if item in work_fields:  # JSON of durable work, in which the envelope stands somewhere
+                start = by_dialect(database.run.dialect, sqlite="instr", postgres="strpos")
+                text = f"substr({text}, {start}({text}, '{PREFIX}'))"
+            condition = " OR ".join(begins_with(text, head) for head in heads)
+            query = f"SELECT 1 FROM {quote(model.meta.table, database.run.dialect)} WHERE {condition} LIMIT 1"
+            if heads and await database.run.fetch_one(Sql(query)) is not None:
+                return True
+    return False
+
+
 async def _has_few_digests(database: OpenDatabase, model: ModelSql, item: FieldMeta) -> bool:
     """Whether many rows share few digests."""
     digest = quote(item.digest_column, database.run.dialect)
@@ -271,6 +331,7 @@ CHECKS = (
         "encrypted values under old keys, under keys that nobody has, or in plain text; a blind index of few",
         stored_keys,
     ),
+    DatabaseCheck("T159", Severity.WARNING, "a key of encrypted values that nothing uses", unused_keys),
 )
 POSTGRES_CHECKS = (
     DatabaseCheck("T156", Severity.ERROR, "an index that is not valid (PostgreSQL)", invalid_indexes),

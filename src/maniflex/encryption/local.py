@@ -60,6 +60,11 @@ class LocalKeyProvider:
         """The key id under which a field that declares `key_id` is written now."""
         return self._current.get(key_id, key_id)
 
+    @property
+    def replaced_ids(self) -> tuple[str, ...]:
+        """The declared key ids whose values are written under another key."""
+        return tuple(self._current)
+
     # -- at once
 
     def seal(self, key_id: str, plain: bytes, context: bytes) -> bytes:
@@ -174,6 +179,10 @@ class EnvKeyProvider(LocalKeyProvider):
     def variable_of(self, key_id: str) -> str:
         """The variable that holds a key."""
         return f"{self.prefix}_{key_id.upper().replace('-', '_')}"
+
+    def variables(self) -> list[str]:
+        """The variables that are set and may hold keys."""
+        return sorted(name for name in self._environ if name.startswith(f"{self.prefix}_"))
 
     def secret_of(self, key_id: str) -> bytes:
         variable = self.variable_of(key_id)

@@ -39,3 +39,4 @@ class KeyCount:
     version: int  # of the envelope; 0: plain text
     count: int
     is_current: bool
+    place: str = ""  # the table that holds old texts of the field besides; empty: that of the model

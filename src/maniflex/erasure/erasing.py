@@ -86,8 +86,8 @@ class Erasing:
         for one in self._plan:
             for some in in_parts(await self._ownership.ids_of(one), BATCH):
                 erasable_ids = sorted(set(some) - set(await self._records.held_ids(one, some)))
-                foreseen = await foresight.foresee(one, erasable_ids)
-                outcome = await self._records.count_batch(one, some, foreseen)
+                outlook = await foresight.foresee(one, erasable_ids)
+                outcome = await self._records.count_batch(one, some, outlook)
                 self.progress.add(outcome)
                 freed.update(outcome.freed)
             async for ids, is_hers in self._past_parts(one):

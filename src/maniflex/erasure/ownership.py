@@ -114,13 +114,13 @@ async def _scan(run: Primary, table: str, column: str, condition: str, **values:
     edge = (
         f"SELECT max(id) FROM (SELECT id FROM {table} WHERE id > :after ORDER BY id LIMIT {STRETCH}) AS part"
     )
-    told = f"SELECT DISTINCT {column} FROM {table} WHERE id > :after AND id <= :last AND ({condition})"
-    found, after = set[str](), ""
+    query = f"SELECT DISTINCT {column} FROM {table} WHERE id > :after AND id <= :last AND ({condition})"
+    ids, after = set[str](), ""
     while (row := await run.fetch_one(bind(edge, run.dialect, after=after))) is not None and row[0]:
-        rows = await run.fetch(bind(told, run.dialect, after=after, last=row[0], **values))
-        found.update(row[0] for row in rows)
+        rows = await run.fetch(bind(query, run.dialect, after=after, last=row[0], **values))
+        ids.update(row[0] for row in rows)
         after = row[0]
-    return found
+    return ids
 
 
 def _names(one: SubjectModel) -> dict[str, str]:

@@ -139,12 +139,13 @@ class RecordEraser:
 
     async def _ids_counted_apart(self, one: SubjectModel) -> dict[Store, set[str]]:
         """Records of hers that may go along with those of this model, and count as their own model says."""
-        reached, ahead = set[Store](), [one.store]
+        child_stores, ahead = set[Store](), [one.store]
         while ahead:
-            targets = {link.store for link in ahead.pop().links if link.action is OnDelete.CASCADE} - reached
-            reached |= targets
-            ahead += targets
-        own = [other for other in self._plan if other.store in reached and other.personal]
+            for link in ahead.pop().links:
+                if link.action is OnDelete.CASCADE and link.store not in child_stores:
+                    child_stores.add(link.store)
+                    ahead.append(link.store)
+        own = [other for other in self._plan if other.store in child_stores and other.personal]
         return {other.store: set(await self._ownership.ids_of(other)) for other in own}
 
     async def held_ids(self, one: SubjectModel, ids: Sequence[str]) -> list[str]:
