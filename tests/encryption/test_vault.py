@@ -256,7 +256,7 @@ async def test_encrypted_work_waits_for_a_vault_that_is_away(
         handled.append(run.payload)
         return await run.step("one", lambda: {"score": NOTE})
 
-    @server.outbox.handler("told", encrypted="notes", backoff=no_pause)
+    @server.outbox.handler("told", encrypted="notes", max_attempts=1)
     async def tell(message: Any) -> None:
         handled.append(message.payload)
 
@@ -269,9 +269,15 @@ async def test_encrypted_work_waits_for_a_vault_that_is_away(
         await server.work.worker().drain()
         await server.outbox.drainer().drain()
         assert handled == []
+        [message] = await server.raw_query("SELECT status, attempts, last_error FROM outbox_event")
+        assert (message["status"], message["attempts"]) == ("pending", 0)
+        assert "cannot be opened yet" in message["last_error"]
         with pytest.raises(Unavailable):
             await server.work.submit("kyc.v1", {"passport": "another"})
         vault.status = 0
+        # They are asked for again in a few seconds, however long the service was away: no attempt counts.
+        for table, due in (("workflow_run", "run_at"), ("outbox_event", "retry_at")):
+            await server.raw_exec(f"UPDATE {table} SET {due} = created_at")
         await server.work.worker().drain()
         await server.outbox.drainer().drain()
         done = await server.work.get(run.id)

@@ -29,7 +29,7 @@ from maniflex.background.outbox.model import (
 )
 from maniflex.background.runs.outcomes import UNDECRYPTABLE
 from maniflex.encryption.sealed_json import is_sealed_json, key_id_in
-from maniflex.errors import DecryptionError, EncryptionNotConfigured, Fatal
+from maniflex.errors import DecryptionError, EncryptionNotConfigured, Fatal, Unavailable
 
 if TYPE_CHECKING:
     from maniflex.background.outbox.dispatcher import Dispatcher, Ledger
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 SLOW_AFTER = timedelta(seconds=1)
+KEY_AWAY = timedelta(seconds=5)  # after which a key provider that did not answer is asked again
 MOST_ASIDE = 64
 
 
@@ -67,7 +68,14 @@ class HandedBack:
     """It was not tried, or not to its end, for no fault of its own."""
 
 
-Outcome = Delivered | DeliveryFailed | Hopeless | HandedBack
+@dataclass(frozen=True, slots=True)
+class KeyAway:
+    """Its payload cannot be opened while a key provider that is asked elsewhere does not answer."""
+
+    error: str
+
+
+Outcome = Delivered | DeliveryFailed | Hopeless | HandedBack | KeyAway
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,10 @@ class Policy:
 
 
 def change(
-    message: ClaimedMessage, outcome: DeliveryFailed | Hopeless | HandedBack, policy: Policy, now: datetime
+    message: ClaimedMessage,
+    outcome: DeliveryFailed | Hopeless | HandedBack | KeyAway,
+    policy: Policy,
+    now: datetime,
 ) -> MessageChange:
     """The change of the message's row. Pure, so every branch is a one-line test."""
     match outcome:
@@ -111,6 +122,11 @@ def change(
             return MessageChange(message.id, MessageStatus.DEAD, last_error=reason, raw=raw)
         case HandedBack():
             return MessageChange(message.id, MessageStatus.PENDING, unspent=1)
+        case KeyAway(error):
+            pending = MessageStatus.PENDING
+            return MessageChange(
+                message.id, pending, now + KEY_AWAY, unspent=1, last_error=error, key=message.key
+            )
         case _:
             assert_never(outcome)
 
@@ -254,7 +270,7 @@ class Courier:
     async def _deliver(self, message: ClaimedMessage) -> None:
         handler = self._handlers.of(message.kind)
         assert handler is not None, message.kind
-        outcome: Delivered | DeliveryFailed | Hopeless
+        outcome: Delivered | DeliveryFailed | Hopeless | KeyAway
         key_id, shut = None, None
         try:
             key_id, message, shut = await self._open(message, handler)
@@ -270,8 +286,8 @@ class Courier:
 
     async def _open(
         self, message: ClaimedMessage, handler: MessageHandler
-    ) -> tuple[str | None, ClaimedMessage, Hopeless | None]:
-        """The key id of an encrypted message and the message as it is open, or why it never will be."""
+    ) -> tuple[str | None, ClaimedMessage, Hopeless | KeyAway | None]:
+        """The key id of an encrypted message and the message as it is open, or why it is not."""
         sealing, content = self._handlers.sealing, message.stored
         text = content if isinstance(content, str) else content.decode(errors="replace")
         key_id = handler.encrypted or key_id_in(text)
@@ -283,13 +299,15 @@ class Courier:
             content = await sealing.open(text, PAYLOAD, message.id)
         except (DecryptionError, EncryptionNotConfigured) as error:
             return key_id, message._replace(stored=b"null"), Hopeless(f"{UNDECRYPTABLE}: {error.problem}")
+        except Unavailable as error:
+            return key_id, message, KeyAway(f"its payload cannot be opened yet: {error}")
         last_error = await sealing.open_text(message.last_error, LAST_ERROR, message.id)
         return key_id, message._replace(stored=content, last_error=last_error), None
 
     async def _settle(
         self,
         message: ClaimedMessage,
-        outcome: DeliveryFailed | Hopeless,
+        outcome: DeliveryFailed | Hopeless | KeyAway,
         handler: MessageHandler,
         key_id: str | None,
     ) -> None:
