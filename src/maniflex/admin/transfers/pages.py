@@ -7,9 +7,9 @@ import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import parse_qsl
 
+from maniflex._tables import PartialTable
 from maniflex.admin.bulk_run import operation_of, spell_value
 from maniflex.admin.list_query import api_query, read_list_query
 from maniflex.admin.lists import chosen_columns
@@ -403,13 +403,18 @@ async def state_of(visit: Visit, transfer: AdminTransfer) -> str:
         run = await visit.panel.work.get(transfer.run_id)
     except NotFound:
         return "cancelled"
-    states: Mapping[Any, str] = {
+    return _STATES.get(run.status, "running")
+
+
+_STATES: PartialTable[Status, str] = PartialTable(
+    {
         Status.PENDING: "waiting",
         Status.LEASED: "running",
         Status.FAILED: "failed",
         Status.CANCELLED: "cancelled",
-    }
-    return states.get(run.status, "running")
+    },
+    others="its run has ended, and the transfer is about to say so",
+)
 
 
 def transfer_line(visit: Visit, transfer: AdminTransfer) -> TransferLine:
