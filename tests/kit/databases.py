@@ -13,6 +13,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 _NAMES = {
+    "admin": "bulk_values entry every_form field_hints files forms history inlines languages lists messages"
+    " nested operations operations_access operations_many operations_parts people_identity records"
+    " statement_log transfer_actions transfer_attacks transfer_import transfer_picker",
     "audit": "actions",
     "catalogue/auth": "api_keys csrf jwks jwt other_credentials together verify",
     "catalogue/body": "body",
@@ -26,7 +29,7 @@ _NAMES = {
     " error_texts execute export export_cells filled_fields floods let_go loose_ends outbox_api panics"
     " payloads_of_clients pipeline protocol run_steps runs_access runs_api runs_apart served_operations"
     " switches sync_middleware typed_context unanswered",
-    "observability": "background_panics log_lines numbers server_timing thousand_requests",
+    "observability": "background_panics log_lines server_timing thousand_requests",
     "openapi": "schemathesis serving ways",
 }
 ON_SQLITE_ALONE = frozenset(
