@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.kit.chromium import Watch, look_problems
-from tests.kit.panel import is_about_work
+from tests.kit.panel import is_about_events, is_about_work
 from tests.kit.panel_site import PanelSite, addresses, serve_site, sign_in
 from tests.kit.workshop import OPERATIONS, Workshop
 
@@ -60,6 +60,11 @@ PAGES = {
 }  # fmt: skip
 
 
+def is_meant(path: str) -> bool:
+    """Whether a page is looked at here; those of events are in `test_events_browser.py`."""
+    return is_about_work(path) and not is_about_events(path)
+
+
 @pytest.fixture(scope="module")
 def site(site_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PanelSite]:
     with serve_site(APP, tmp_path_factory.mktemp("operations"), site_database) as one:
@@ -72,7 +77,7 @@ def test_every_page_is_quiet_accessible_and_fits(site: PanelSite, browser: Brows
     watch = Watch(page, site.url)
     sign_in(page, site)
     troubles = {}
-    for path in (*addresses(PAGES, Workshop().server, is_about_work), "/"):
+    for path in (*addresses(PAGES, Workshop().server, is_meant), "/"):
         page.goto(site.page(path))
         watch.wait_until_quiet()
         troubles[path] = look_problems(page)

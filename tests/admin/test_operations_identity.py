@@ -52,6 +52,13 @@ SHOWN = {
     f"{ROOT}/schedules/{{id}}/edit": ("/api/schedules/{schedule}", "names"),
     f"{ROOT}/outbox": ("/api/outbox_event", "ids"),
     f"{ROOT}/outbox/{{id}}": ("/api/outbox_event/{message}", "ids"),
+    f"{ROOT}/events": ("/api/event_log", "ids"),
+    f"{ROOT}/events/{{id}}": ("/api/event_log/{logged_event}", ""),
+    f"{ROOT}/groups/{{id}}": ("/api/event_group/billing", ""),
+    # Clients have the endpoints of their tenant over REST; the panel shows all of them, to operators.
+    f"{ROOT}/webhooks": (OPERATORS_ONLY, ""),
+    f"{ROOT}/webhooks/{{id}}": (OPERATORS_ONLY, ""),
+    f"{ROOT}/deliveries/{{id}}": (OPERATORS_ONLY, ""),
     f"{ROOT}/scheduled": (OPERATORS_ONLY, ""),
     f"{ROOT}/processes": (OPERATORS_ONLY, ""),
     f"{ROOT}/processes/rows": (OPERATORS_ONLY, ""),
@@ -104,6 +111,27 @@ DONE = {
     f"{ROOT}/outbox/bulk": Deed(
         target="message", path="/api/outbox_event/{id}/redrive", form={"ids": "{id}", "confirm": "1"}),
     f"{ROOT}/outbox/{{id}}/redrive": Deed(target="message", path="/api/outbox_event/{id}/redrive"),
+    f"{ROOT}/groups/{{id}}/pause": Deed(
+        target="group", method="GET", path=OPERATORS_ONLY, is_same=False),
+    f"{ROOT}/groups/{{id}}/resume": Deed(
+        target="paused group", method="GET", path=OPERATORS_ONLY, is_same=False),
+    f"{ROOT}/groups/{{id}}/replay": Deed(
+        target="group", path="/api/event_group/{id}/replay", body={"since": "2020-01-31T08:00:00Z"},
+        form={"since": "2020-01-31T08:00"}),
+    f"{ROOT}/webhooks/{{id}}/enable": Deed(
+        target="disabled endpoint", method="GET", path=OPERATORS_ONLY, is_same=False),
+    f"{ROOT}/webhooks/{{id}}/disable": Deed(
+        target="endpoint", method="GET", path=OPERATORS_ONLY, is_same=False),
+    f"{ROOT}/webhooks/{{id}}/test": Deed(
+        target="endpoint", method="GET", path=OPERATORS_ONLY, is_same=False),
+    f"{ROOT}/webhooks/{{id}}/recover": Deed(
+        target="failed delivery's endpoint", method="GET", path=OPERATORS_ONLY, is_same=False,
+        form={"since": "2020-01-31T08:00"}),
+    f"{ROOT}/webhooks/{{id}}/replay": Deed(
+        target="endpoint", method="GET", path=OPERATORS_ONLY, is_same=False,
+        form={"since": "2020-01-31T08:00"}),
+    f"{ROOT}/deliveries/{{id}}/resend": Deed(
+        target="failed delivery", method="GET", path=OPERATORS_ONLY, is_same=False),
     f"{ROOT}/scheduled/sweep": Deed(target="order", method="GET", path=OPERATORS_ONLY, is_same=False),
 }  # fmt: skip
 # Forms that change nothing: they show what is stored encrypted, to those who act as somebody who reads it.
@@ -177,6 +205,10 @@ class Bureau:
         @server.jobs.handler("mail.v1")
         async def mail(job: Any) -> None: ...
 
+        @server.events.subscribe("order.*", group="billing")
+        async def bill(event: Any) -> None: ...
+
+        server.webhooks.send("http://127.0.0.1:9/hook", "order.*", secret=None, allow_private=True)
         server.jobs.mount_status()
         server.schedules.enable()
 
@@ -201,6 +233,12 @@ class Bureau:
         self.runs = [row["id"] for row in await self.server.raw_query("SELECT id FROM workflow_run")]
         self.schedules = [await self.make("schedule", tenant) for tenant in (*TENANTS, "")]
         self.message = await self.make("message", "")
+        self.of_events = {
+            "events": await self.make("group", "") and await self._id_in("event_log"),
+            "groups": "billing",
+            "webhooks": await self.make("endpoint", ""),
+            "deliveries": await self.make("failed delivery", ""),
+        }
 
     def _options(self, tenant: str) -> dict[str, Any]:
         return {"tenant_id": tenant or None, "actor_id": f"member-{tenant}"}
@@ -228,11 +266,40 @@ class Bureau:
                     message = await server.outbox.enqueue("order.placed", {"n": 1})
                 await server.raw_exec("UPDATE outbox_event SET status = 'dead' WHERE id = ?", message.id)
                 return message.id
+            case "group" | "paused group":
+                await self._publish()
+                await (server.events.pause if target == "paused group" else server.events.resume)("billing")
+                return "billing"
+            case "endpoint" | "disabled endpoint" | "failed delivery" | "failed delivery's endpoint":
+                return await self._make_of_webhooks(target)
             case "order":
                 past = datetime.now(UTC) - timedelta(days=1)
                 order = await server.db(Order).create(tenant_id="t1", title="due", publish_at=past)
                 return order.id
         return "none"
+
+    async def _publish(self) -> None:
+        """An event for the group and the endpoint."""
+        await self.server.events.publish("order.placed", {"n": 1}, outside_transaction=True)
+        await self.server.events.route_all()
+
+    async def _make_of_webhooks(self, target: str) -> str:
+        """The endpoint of code, or a delivery to it; its id."""
+        server = self.server
+        await self._publish()
+        [endpoint] = await server.raw_query("SELECT id FROM webhook_endpoint")
+        await server.webhooks.enable_endpoint(endpoint["id"])
+        if target == "disabled endpoint":
+            await server.webhooks.disable_endpoint(endpoint["id"])
+        if "delivery" not in target:
+            return str(endpoint["id"])
+        await server.raw_exec("UPDATE webhook_delivery SET status = 'failed'")
+        [*_, delivery] = await server.raw_query("SELECT id FROM webhook_delivery ORDER BY seq")
+        return str(delivery["id"] if target == "failed delivery" else endpoint["id"])
+
+    async def _id_in(self, table: str) -> str:
+        rows = await self.server.raw_query(f"SELECT id FROM {table}")
+        return str(rows[0]["id"])
 
     async def clear(self) -> None:
         """Begin again without runs, messages and schedules."""
@@ -250,6 +317,10 @@ class Bureau:
             "SELECT id, status FROM outbox_event",
             "SELECT id, status FROM orders",
             "SELECT id, name FROM workflow_signal",
+            "SELECT id, paused FROM event_group",
+            "SELECT id, status FROM webhook_endpoint",
+            "SELECT id, status FROM webhook_delivery",
+            "SELECT id, record_id FROM admin_event WHERE action = 'endpoint.test'",
         ):
             values = [FUTURE] if "?" in text else []
             rows += [tuple(row.values()) for row in await self.server.raw_query(text, *values)]
@@ -308,6 +379,8 @@ def subjects_of(bureau: Bureau, path: str) -> list[dict[str, str]]:
         name, ids = "{schedule}", bureau.schedules
     elif "/outbox/{id}" in path:
         name, ids = "{message}", [bureau.message]
+    elif (noun := path.removeprefix(f"{ROOT}/").removesuffix("/{id}")) in bureau.of_events and "{id}" in path:
+        name, ids = "{logged_event}", [bureau.of_events[noun]]
     return [{"{model}": "orders", name: one, "{id}": one} for one in ids]
 
 

@@ -107,6 +107,13 @@ def is_about_work(path: str) -> bool:
     return path.startswith("/-/operations") or path.endswith("/work")
 
 
+def is_about_events(path: str) -> bool:
+    """Whether it is about events, those who take them, or webhooks."""
+    return path.startswith(
+        tuple(f"/-/operations/{one}" for one in ("events", "groups", "webhooks", "deliveries"))
+    )
+
+
 def is_about_records(path: str) -> bool:
     """Whether it is about records of the application."""
     return "{model}" in path and not is_about_work(path)

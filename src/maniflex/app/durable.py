@@ -137,6 +137,12 @@ class Durable:
         """The types of events that callers may have posted to URLs of theirs."""
         return () if self._webhooks is None else self._webhooks.offered_types()
 
+    @property
+    def used_webhooks(self) -> Webhooks | None:
+        """Webhooks, where the application uses them."""
+        webhooks = self._webhooks
+        return webhooks if webhooks is not None and webhooks.is_used else None
+
     def bind_trails(self, routes: RouteBuilder) -> None:
         """The rules of the models are declared: those of trails are made of them."""
         self.audit_routes.prepare(routes)

@@ -3,7 +3,7 @@
 A row says which records a command applies to, which method does it, how far a caller must reach, and its
 words. From the rows come the routes below a record (`background_api`), the buttons, forms and changes of many
 in the panel (`admin/operations`), and the subcommands of `maniflex runs`, `outbox`, `schedules` and
-`events`.
+`events`. What clients do with webhooks has its words in `background_api/webhooks.py`, with its bodies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
 from maniflex.errors import InvalidSchedule
-from maniflex.model.base import Model
 from maniflex.pipeline.routes import RouteDocs
 
 Condition = tuple[str, str, Any]  # field, operator, value
@@ -43,16 +42,19 @@ class Noun:
     """Records of durable work that commands are about."""
 
     name: str
-    model: type[Model]
+    record: str  # the name of their model
     needs: CallerReach  # the least reach of those who see and change them
-    place: str  # of their pages in the panel; empty: there are none
+    place: str  # of their pages in the panel
 
 
-RUN = Noun(name="run", model=WorkflowRun, needs=CallerReach.OWN, place="runs")
-MESSAGE = Noun(name="message", model=OutboxMessage, needs=CallerReach.ALL, place="outbox")
-SCHEDULE = Noun(name="schedule", model=Schedule, needs=CallerReach.TENANT, place="schedules")
-GROUP = Noun(name="group", model=EventGroup, needs=CallerReach.ALL, place="")
-NOUNS = (RUN, MESSAGE, SCHEDULE, GROUP)
+RUN = Noun(name="run", record="WorkflowRun", needs=CallerReach.OWN, place="runs")
+MESSAGE = Noun(name="message", record="OutboxMessage", needs=CallerReach.ALL, place="outbox")
+SCHEDULE = Noun(name="schedule", record="Schedule", needs=CallerReach.TENANT, place="schedules")
+GROUP = Noun(name="group", record="EventGroup", needs=CallerReach.ALL, place="groups")
+# Clients reach their own over REST; the pages of the panel show those of code, too, and are for operators.
+ENDPOINT = Noun(name="endpoint", record="WebhookEndpoint", needs=CallerReach.ALL, place="webhooks")
+DELIVERY = Noun(name="delivery", record="WebhookDelivery", needs=CallerReach.ALL, place="deliveries")
+NOUNS = (RUN, MESSAGE, SCHEDULE, GROUP, ENDPOINT, DELIVERY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class Command:
     route: RouteDocs | None = None  # of its route; None: there is none, or it is the DELETE of every model
     event: str = ""  # in the audit trail of the panel; empty: as its key
     takes_many: bool = False  # the panel does it with all that match, too
+    asks: bool = False  # it wants to be told more than the record, so its form in the panel is one of its own
     longest_reason: int = 500
     help: str = ""  # of its subcommand; empty: there is none
     example: str = field(default="", repr=False)
@@ -98,6 +101,15 @@ class Command:
         run_at = record["run_at"]
         due = datetime.fromisoformat(run_at) if isinstance(run_at, str) else run_at
         return due is not None and due > now and not record.get("waiting_for")
+
+
+def _late(method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A method of a part that is loaded where it is used, and so by this module not."""
+
+    async def call(part: Any, *arguments: Any) -> Any:
+        return await getattr(part, method)(*arguments)
+
+    return call
 
 
 @dataclass
@@ -153,6 +165,7 @@ REPLAY = Command(
     noun=GROUP,
     name="replay",
     call=Events.replay,
+    asks=True,
     route=RouteDocs(
         name="replay_event_group",
         summary="Deliver events to a group again",
@@ -279,6 +292,12 @@ COMMANDS: tuple[Command, ...] = (
         example="maniflex events resume app:server billing",
     ),
     REPLAY,
+    Command(noun=ENDPOINT, name="enable", call=_late("enable_endpoint"), states=("disabled",)),
+    Command(noun=ENDPOINT, name="disable", call=_late("disable_endpoint"), states=("enabled",)),
+    Command(noun=ENDPOINT, name="test", call=_late("test"), asks=True),
+    Command(noun=ENDPOINT, name="recover", call=_late("recover"), asks=True),
+    Command(noun=ENDPOINT, name="replay", call=_late("replay"), asks=True),
+    Command(noun=DELIVERY, name="resend", call=_late("resend"), states=("delivered", "failed", "cancelled")),
 )
 
 

@@ -76,7 +76,9 @@ class FeedRoutes:
             one.name: ({"db": self._change(one)}, respond.answer_record) for one in commands_of(GROUP)
         }
         steps[REPLAY.name] = ({"deserialize": _read_replay, "db": self._replay}, _answer_accepted)
-        return {one.key: command_endpoint(routes, one, *steps[one.name]) for one in commands_of(GROUP)}
+        return {
+            one.key: command_endpoint(routes, one, EventGroup, *steps[one.name]) for one in commands_of(GROUP)
+        }
 
     def _change(self, command: Command) -> Default:
         async def change(ctx: Context) -> None:

@@ -7,8 +7,11 @@ and a dead one is sent on its way again.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from maniflex.background.commands import MESSAGE, Command, commands_of
+from maniflex.background.feed.api import Events
+from maniflex.background.feed.model import EventGroup, LoggedEvent
 from maniflex.background.jobs.status import StatusModel
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.model import OutboxMessage
@@ -16,6 +19,7 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
+from maniflex.background_api.feed import FeedRoutes
 from maniflex.background_api.part_routes import (
     AdminsOnly,
     command_endpoint,
@@ -33,6 +37,9 @@ from maniflex.pipeline.model_routes import browse_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.routes import Endpoint, RouteBuilder
 from maniflex.pipeline.steps.response import Respond
+
+if TYPE_CHECKING:
+    from maniflex.background.webhooks.api import Webhooks
 
 
 class OutboxRoutes:
@@ -59,7 +66,9 @@ class OutboxRoutes:
         serializer = routes.runtime.serializers[OutboxMessage]
         respond = Respond(serializer, routes.computed.get(OutboxMessage, ()), etags=False)
         return {
-            one.key: command_endpoint(routes, one, {"db": self._change(one)}, respond.answer_record)
+            one.key: command_endpoint(
+                routes, one, OutboxMessage, {"db": self._change(one)}, respond.answer_record
+            )
             for one in commands_of(MESSAGE)
         }
 
@@ -89,6 +98,8 @@ _LISTS: dict[type[Model], str] = {
     Schedule: "schedule",
     ScheduleFiring: "firing",
     StatusModel: "job",
+    LoggedEvent: "logged_event",
+    EventGroup: "group",
 }
 
 
@@ -96,13 +107,17 @@ def operator_endpoints(
     work: Work,
     outbox: Outbox,
     schedules: Schedules,
+    events: Events,
+    webhooks: Webhooks | None,
     routes: RouteBuilder,
     tables: Collection[type[Model]],
 ) -> dict[str, Endpoint]:
     """The endpoints of the parts that are in use, such as `run.page` and `run.cancel`."""
-    stores = routes.runtime.stores
+    stores, lists = routes.runtime.stores, dict(_LISTS)
     endpoints: dict[str, Endpoint] = {}
-    for model, name in _LISTS.items():
+    if webhooks is not None:
+        endpoints |= _webhook_endpoints(webhooks, routes, lists)
+    for model, name in lists.items():
         if model in stores:
             endpoints[f"{name}.page"], endpoints[f"{name}.count"] = browse_endpoints(
                 routes, routes.runtime.models[model]
@@ -113,4 +128,17 @@ def operator_endpoints(
         endpoints |= OutboxRoutes(outbox).private_endpoints(routes)
     if Schedule in stores:
         endpoints |= ScheduleRoutes(schedules).private_endpoints(routes)
+    if EventGroup in stores:
+        endpoints |= FeedRoutes(events).private_endpoints(routes)
     return dict(zip(endpoints, refuse_foreign_scopes(endpoints.values(), tables), strict=True))
+
+
+def _webhook_endpoints(
+    webhooks: Webhooks, routes: RouteBuilder, lists: dict[type[Model], str]
+) -> dict[str, Endpoint]:
+    """The commands on webhooks, whose modules are loaded only where they are used; their lists are noted."""
+    from maniflex.background.webhooks.model import WebhookDelivery, WebhookEndpoint
+    from maniflex.background_api.webhooks import WebhookRoutes
+
+    lists |= {WebhookEndpoint: "endpoint", WebhookDelivery: "delivery"}
+    return WebhookRoutes(webhooks).private_endpoints(routes)

@@ -391,10 +391,14 @@ def add_options(
 
 
 def command_endpoint(
-    routes: RouteBuilder, command: Command, defaults: dict[str, Default], respond: Default
+    routes: RouteBuilder,
+    command: Command,
+    model: type[Model],
+    defaults: dict[str, Default],
+    respond: Default,
 ) -> Endpoint:
     """The route of a command, below the record it is about; without words it is for the panel alone."""
-    meta = routes.runtime.models[command.noun.model]
+    meta = routes.runtime.models[model]
     return routes.endpoint(
         "POST",
         f"/{meta.table}/{{id}}/{command.path}",

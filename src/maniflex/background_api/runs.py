@@ -239,7 +239,9 @@ class _RunEndpoints:
                 await self._require_change(ctx)
                 ctx.result = await command.call(self._work, ctx.resource_id)
 
-        return command_endpoint(self._routes, command, {"db": change}, self._respond.answer_record)
+        return command_endpoint(
+            self._routes, command, WorkflowRun, {"db": change}, self._respond.answer_record
+        )
 
     # -- submitting
 

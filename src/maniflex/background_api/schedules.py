@@ -212,7 +212,7 @@ class _ScheduleEndpoints:
             "resume": (self._update_steps(_set_status("active")), answer),
         }
         return {
-            one.key: command_endpoint(self._routes, one, *steps[one.name])
+            one.key: command_endpoint(self._routes, one, Schedule, *steps[one.name])
             for one in commands_of(SCHEDULE)
             if one.route is not None
         }

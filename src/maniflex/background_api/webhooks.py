@@ -15,9 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from maniflex._ids import new_id
 from maniflex._json import encode_plain
-from maniflex.background.commands import CallerReach
-from maniflex.background.webhooks.api import Webhooks, new_key
-from maniflex.background.webhooks.endpoint import LONGEST_TIMEOUT, MOST_PATTERNS, header_problems
+from maniflex.background.commands import DELIVERY, ENDPOINT, CallerReach, Command, Noun, commands_of
+from maniflex.background.webhooks.api import BY_HAND, Webhooks, new_key
+from maniflex.background.webhooks.endpoint import (
+    LONGEST_TIMEOUT,
+    MOST_PATTERNS,
+    header_problems,
+    pattern_problems,
+)
 from maniflex.background.webhooks.model import (
     BodyFormat,
     EndpointStatus,
@@ -28,7 +33,13 @@ from maniflex.background.webhooks.model import (
     WebhookEndpoint,
 )
 from maniflex.background.webhooks.store import StoredEndpoint
-from maniflex.background_api.part_routes import bind_to_caller, reach_of, rename_route, require_identity
+from maniflex.background_api.part_routes import (
+    bind_to_caller,
+    reach_of,
+    rename_route,
+    require_identity,
+    require_operator,
+)
 from maniflex.errors import Conflict, Forbidden, NotFound, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -40,7 +51,6 @@ from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, RouteDocs
 
 ENDPOINTS, DELIVERIES = "/webhook_endpoints", "/webhook_deliveries"
-BY_HAND = "by hand"
 MOST_ATTEMPTS = 1000  # of a delivery, those sent again by hand among them
 _PATHS: dict[type[Model], tuple[str, str]] = {
     WebhookEndpoint: ("webhook_endpoint", ENDPOINTS),
@@ -111,7 +121,10 @@ class Count(BaseModel):
 
 
 class EndpointsOfCaller:
-    """Binds requests to the endpoints and deliveries of the caller's tenant, or to the caller's own."""
+    """Binds requests to the endpoints and deliveries of the caller's tenant, or to the caller's own.
+
+    Where callers have none of their own, there are those of code, which the panel shows to operators.
+    """
 
     __name__ = "own_webhooks"
 
@@ -120,10 +133,12 @@ class EndpointsOfCaller:
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         offer = self._webhooks.offer
-        if ctx.operation is not Operation.OPTIONS and offer is not None:
-            auth = require_identity(ctx)
+        if offer is None:
+            require_operator(ctx, self._webhooks.operator_role)
+        elif ctx.operation is not Operation.OPTIONS:
             reach = reach_of(ctx, offer.admin_role)
             if reach is not CallerReach.ALL:
+                auth = require_identity(ctx)
                 if offer.role is not None and not ctx.has_role(offer.role):
                     raise Forbidden()
                 bind_to_caller(
@@ -144,10 +159,15 @@ async def add_attempts(ctx: Context, next: Next) -> None:
         return
     if ctx.operation not in (Operation.READ, Operation.HEAD) or ctx.query.select is not None:
         return
+    response.data["attempts"] = await read_attempts(ctx)
+
+
+async def read_attempts(ctx: Context) -> list[dict[str, Any]]:
+    """The attempts of the delivery that is asked for."""
     attempts = await ctx.db(WebhookAttempt).list(
         filters={"delivery_id": ctx.resource_id}, sorts=["number"], limit=MOST_ATTEMPTS
     )
-    response.data["attempts"] = [
+    return [
         {
             "number": one.number,
             "time": one.created_at,
@@ -189,9 +209,13 @@ class WebhookRoutes:
             and e.model.cls in _PATHS
             and e.operation in (Operation.LIST, Operation.READ, Operation.HEAD)
         ]
-        own = list(_Endpoints(self._webhooks, routes).endpoints())
+        own = list(_Endpoints(self._webhooks, routes).public())
         on_collections = [e for e in own if not e.path.count("{id}/")]
         return [*others, *reading, *own, *routes.options([*reading, *on_collections])]
+
+    def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
+        """What operators do in the panel, by the keys of commands; and the attempts of a delivery."""
+        return _Endpoints(self._webhooks, routes).private()
 
 
 def _rename(endpoint: Endpoint) -> Endpoint:
@@ -212,22 +236,37 @@ class _Endpoints:
         self._routes = routes
         self._stores = {model: routes.runtime.stores[model] for model in _PATHS}
 
-    def endpoints(self) -> Iterator[Endpoint]:
+    def public(self) -> Iterator[Endpoint]:
+        """The routes that clients have beside those that read."""
         one = ENDPOINTS + "/{id}"
         create, update, delete = Operation.CREATE, Operation.UPDATE, Operation.DELETE
         yield self._route("POST", ENDPOINTS, create, self._create, 201, CREATE)
         yield self._route("PATCH", one, update, self._update, 200, UPDATE)
         yield self._route("DELETE", one, delete, self._delete, 204, DELETE)
-        for name, act, status, about in (
-            ("rotate", self._rotate, 200, ROTATE),
-            ("test", self._test, 200, TEST),
-            ("enable", self._enable, 200, ENABLE),
-            ("recover", self._recover, 202, RECOVER),
-            ("replay", self._replay, 202, REPLAY),
-        ):
-            yield self._route("POST", f"{one}/{name}", update, act, status, about)
-        of_delivery = DELIVERIES + "/{id}"
-        yield self._route("POST", f"{of_delivery}/resend", update, self._resend, 202, RESEND, WebhookDelivery)
+        yield self._route("POST", f"{one}/rotate", update, self._rotate, 200, ROTATE)
+        for noun in (ENDPOINT, DELIVERY):
+            yield from (self._command(command) for command in commands_of(noun) if command.key in _DOCS)
+
+    def private(self) -> dict[str, Endpoint]:
+        """The commands of operators, and what a delivery came to."""
+        commands = {one.key: self._command(one) for noun in (ENDPOINT, DELIVERY) for one in commands_of(noun)}
+        path, docs = DELIVERIES + "/{id}/attempts", RouteDocs(hidden=True)
+        attempts = self._route("GET", path, Operation.READ, self._attempts, 200, docs, WebhookDelivery)
+        return {**commands, "delivery.attempts": attempts}
+
+    def _command(self, command: Command) -> Endpoint:
+        acts: dict[str, Default] = {
+            "endpoint.enable": self._enable,
+            "endpoint.disable": self._disable,
+            "endpoint.test": self._test,
+            "endpoint.recover": self._recover,
+            "endpoint.replay": self._replay,
+            "delivery.resend": self._resend,
+        }
+        docs = _DOCS.get(command.key, RouteDocs(hidden=True))
+        path, model = _PLACES[command.noun]
+        path = f"{path}/{{id}}/{command.path}"
+        return self._route("POST", path, Operation.UPDATE, acts[command.key], docs.status, docs, model)
 
     def _route(
         self,
@@ -354,6 +393,11 @@ class _Endpoints:
         await self._webhooks.enable_endpoint(row.id)
         ctx.result = await self._show(row.id)
 
+    async def _disable(self, ctx: Context) -> None:
+        row = await self._find_reached(ctx)
+        await self._webhooks.disable_endpoint(row.id)
+        ctx.result = await self._show(row.id)
+
     async def _recover(self, ctx: Context) -> None:
         body: Since = await ctx.bind_json(Since)
         row = await self._find_reached(ctx)
@@ -362,11 +406,18 @@ class _Endpoints:
     async def _replay(self, ctx: Context) -> None:
         body: ReplaySpan = await ctx.bind_json(ReplaySpan)
         row = await self._find_reached(ctx)
-        _refuse(self._webhooks.problems_of(None, body.patterns))
+        _refuse(self._pattern_problems(row, body.patterns))
         until = None if body.until is None else _aware(body.until, "until")
         since = _aware(body.since, "since")
         count = await self._webhooks.replay(row.id, since, until, body.patterns)
         ctx.result = {"count": count}
+
+    def _pattern_problems(self, row: StoredEndpoint, patterns: Sequence[str] | None) -> list[dict[str, str]]:
+        """What is wrong with patterns that narrow a replay; an endpoint of code is told what code says."""
+        if not row.is_declared:
+            return self._webhooks.problems_of(None, patterns)
+        problems = pattern_problems(patterns) if patterns is not None else []
+        return [{"field": "patterns", "code": "bad_pattern", "message": text} for text in problems]
 
     # -- deliveries
 
@@ -376,6 +427,10 @@ class _Endpoints:
         if not await self._webhooks.resend(ctx.resource_id):
             raise Conflict("the delivery waits already")
         ctx.result = {"id": ctx.resource_id, "status": "pending"}
+
+    async def _attempts(self, ctx: Context) -> None:
+        await self._stores[WebhookDelivery].read(ctx.resource_id, scope=ctx.forced)
+        ctx.result = await read_attempts(ctx)
 
     # -- what they have in common
 
@@ -539,3 +594,15 @@ GET_DELIVERY = RouteDocs(
     answer_texts={200: "The delivery."},
     errors=(403, 404),
 )
+_PLACES: dict[Noun, tuple[str, type[Model]]] = {
+    ENDPOINT: (ENDPOINTS, WebhookEndpoint),
+    DELIVERY: (DELIVERIES, WebhookDelivery),
+}
+# The words of the commands that clients have, too; the others are on no path.
+_DOCS = {
+    "endpoint.test": TEST,
+    "endpoint.enable": ENABLE,
+    "endpoint.recover": RECOVER,
+    "endpoint.replay": REPLAY,
+    "delivery.resend": RESEND,
+}

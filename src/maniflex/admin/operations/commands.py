@@ -27,6 +27,7 @@ from maniflex.admin.transfers.store import PastVisitor, Stopped, api_of, start_p
 from maniflex.admin.visit import ApiAnswer, Handler, Refusal, Visit, act
 from maniflex.background.commands import (
     COMMANDS,
+    GROUP,
     MESSAGE,
     NOUNS,
     RUN,
@@ -48,7 +49,14 @@ AT_ONCE = 200
 _MOST_REFUSALS = 20
 _MOST_FORESEEN = 200_000  # beyond it the progress has no end to show
 # The keys of what is said when a command is done, and of the question before it is done with many.
-_DONE = {"run": "ops_done_{}", "message": "ops_redriven", "schedule": "ops_schedule_{}"}
+_DONE = {
+    "run": "ops_done_{}",
+    "message": "ops_redriven",
+    "schedule": "ops_schedule_{}",
+    "group": "ops_group_{}",
+    "endpoint": "ops_endpoint_{}",
+    "delivery": "ops_delivery_{}",
+}
 _QUESTIONS = {"run": "ops_bulk_question", "message": "ops_redrive_question"}
 
 
@@ -69,7 +77,7 @@ async def write(
     """Ask an endpoint and note it, in one transaction; the answer says when it was refused."""
     trail, adapter = desk.visit.panel.trail, adapter_of(desk, noun)
     async with trail.writing(
-        desk.visit, adapter, event or key, model=noun.model.__name__, record_id=record_id
+        desk.visit, adapter, event or key, model=noun.record, record_id=record_id
     ) as entry:
         entry.fields, entry.reason = list(fields), reason
         answer = await desk.ask(key, record_id, **options)
@@ -103,7 +111,7 @@ def work_change(
 ) -> WorkChange:
     """The command as this person does it; `note` stands in the audit trail where nothing was said."""
     return WorkChange(
-        model=command.noun.model.__name__,
+        model=command.noun.record,
         event=command.event or command.key,
         reason=why or note,
         adapter=adapter_of(reach, command.noun),
@@ -120,7 +128,7 @@ def _press(command: Command) -> Handler:
 
     async def press(visit: Visit, desk: WorkDesk) -> Response:
         record_id = visit.params["id"]
-        name = (await desk.one(noun.name, record_id))["name"] if noun is SCHEDULE else ""
+        name = (await desk.one(noun.name, record_id))["name"] if noun in (SCHEDULE, GROUP) else ""
         why = visit.short_text("reason", command.longest_reason)
         note = "now" if command.before_its_time else ""
         answer = await change_one(visit, work_change(desk, command, why, note=note), record_id)
@@ -275,7 +283,7 @@ async def _begin(desk: WorkDesk, choice: Choice) -> Response:
     transfer = await visit.panel.transfers.add(
         visit.signed_in,
         "work",
-        choice.command.noun.model.__name__,
+        choice.command.noun.record,
         address=visit.ctx.client_ip,
         request_id=visit.ctx.request_id,
         total=count if count <= _MOST_FORESEEN else None,
@@ -337,6 +345,6 @@ ROUTES = (
         for noun in NOUNS
         if any(command.takes_many for command in commands_of(noun))
     ),
-    *(act(f"{ROOT}/{one.noun.place}/{{id}}/{one.name}", _press(one)) for one in COMMANDS if one.noun.place),
+    *(act(f"{ROOT}/{one.noun.place}/{{id}}/{one.name}", _press(one)) for one in COMMANDS if not one.asks),
     act(f"{ROOT}/runs/{{id}}/signal", acting(signal_run)),
 )

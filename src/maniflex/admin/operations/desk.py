@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from maniflex._json import JsonFault, NotJson, read_text
 from maniflex.admin.operations.parts import WorkReach
 from maniflex.admin.visit import Handler, Visit
 from maniflex.encryption.sealed_json import leaving_shut
-from maniflex.errors import Abort, Forbidden, NotFound
+from maniflex.errors import Abort, Forbidden, InvalidQuery, NotFound
 from maniflex.pipeline.response import Response
 
 _MOST_LETTERS = 12_000
@@ -253,6 +253,8 @@ _TABS = (
     ("ops_runs", "/runs", "run.page", False),
     ("ops_schedules", "/schedules", "schedule.page", False),
     ("ops_outbox", "/outbox", "message.page", True),
+    ("ops_feed", "/events", "group.page", True),
+    ("ops_webhooks", "/webhooks", "endpoint.page", True),
     ("ops_scheduled", "/scheduled", "", True),
     ("ops_jobs", "/jobs", "", False),
     ("ops_processes", "/processes", "", True),
@@ -284,6 +286,14 @@ def _is_used(desk: WorkDesk, key: str) -> bool:
     if key == "ops_schedules":
         return desk.sees_schedules
     return key != "ops_scheduled" or desk.parts.scheduled.has_fields
+
+
+def read_filters(visit: Visit, names: Collection[str]) -> list[tuple[str, str]]:
+    """The filters in the address that say something; an unknown one is refused by name."""
+    for name, _ in visit.query:
+        if name.startswith("f_") and name not in names:
+            raise InvalidQuery(f"{name}: there is no such filter")
+    return [(name, text) for name, text in visit.query if name in names and text]
 
 
 async def show_page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from maniflex.admin.operations import (
     commands,
+    events,
     outbox,
     overview,
     record_work,
@@ -11,6 +12,7 @@ from maniflex.admin.operations import (
     run_list,
     run_page,
     schedules,
+    webhooks,
 )
 from maniflex.admin.visit import PanelRoute
 
@@ -22,5 +24,7 @@ ROUTES: tuple[PanelRoute, ...] = (
     *run_page.ROUTES,
     *schedules.ROUTES,
     *outbox.ROUTES,
+    *events.ROUTES,
+    *webhooks.ROUTES,
     *record_work.ROUTES,
 )

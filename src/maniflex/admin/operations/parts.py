@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 from maniflex.admin.declare import Admin, Operations
 from maniflex.admin.people import Person
 from maniflex.admin.visit import Api, ApiAnswer, Refusal
-from maniflex.background.commands import MESSAGE, RUN, SCHEDULE, Noun
+from maniflex.background.commands import DELIVERY, ENDPOINT, GROUP, MESSAGE, RUN, SCHEDULE, Noun
+from maniflex.background.feed.api import Events
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.processes.api import Processes
@@ -29,6 +30,7 @@ from maniflex.pipeline.steps.browse import PAGE, PageRequest
 
 if TYPE_CHECKING:
     from maniflex.admin.panel import PanelParts
+    from maniflex.background.webhooks.api import Webhooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class DurableParts:
     scheduled: Scheduled
     jobs: Jobs
     processes: Processes
+    events: Events
+    webhooks: Webhooks | None  # None where the application has no endpoints
     endpoints: Mapping[str, Endpoint]  # lists and commands by name, behind the guards of the API
     examine: Callable[[], Awaitable[DoctorReport]]
 
@@ -221,8 +225,12 @@ class WorkReach:
 
 
 def adapter_of(reach: WorkReach, noun: Noun) -> Adapter:
-    """The database that records of this kind are in."""
+    """The database that records of this kind are in; `NotFound` where the application has none of them."""
     parts = reach.parts
+    if not reach.has(f"{noun.name}.page"):
+        raise NotFound(reach.panel.texts("no_such_page"))
+    if noun in (GROUP, ENDPOINT, DELIVERY):  # which are where the feed is
+        return parts.events.store.adapter
     adapters: dict[str, Adapter] = {
         RUN.name: parts.work.engine.store.adapter,
         MESSAGE.name: parts.outbox.store.adapter,

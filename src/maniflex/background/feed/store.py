@@ -85,6 +85,9 @@ class GroupState(NamedTuple):
     paused: bool
 
 
+MOST_WAITING = 10_000  # counted of what waits, so that a look costs the same however much there is
+
+
 class GroupStanding(NamedTuple):
     """How a group stands: where it is, and what waits for it."""
 
@@ -93,10 +96,11 @@ class GroupStanding(NamedTuple):
     patterns: tuple[str, ...]
     position: int
     behind: int  # events that it has not come to
-    waiting: int  # deliveries
+    waiting: int  # deliveries; one more than `MOST_WAITING` stands for any number above it
     since: datetime | None  # of the oldest of both
     paused: bool
     served_at: datetime | None
+    dead: int  # deliveries that were given up
 
 
 class FeedPosition(NamedTuple):
@@ -433,13 +437,19 @@ class FeedStore:
         return count
 
     async def group_depth(self) -> list[tuple[str, int, datetime]]:
-        """How many deliveries of each group wait, and since when the oldest does."""
-        rows = await self.primary.fetch(self._sql["group_depth"].bind())
-        return [(kind.removeprefix(OF_GROUP), count, instant(oldest)) for kind, count, oldest in rows]
+        """How many deliveries of each group wait, up to one more than `MOST_WAITING`, and since when."""
+        rows = await self.primary.fetch(self._sql["group_depth"].bind(most=MOST_WAITING + 1))
+        return [(name, count, instant(oldest)) for name, count, oldest in rows if count]
+
+    async def group_dead(self) -> dict[str, int]:
+        """How many of the newest dead deliveries each group has."""
+        rows = await self.primary.fetch(self._sql["group_dead"].bind(most=MOST_WAITING + 1))
+        return {kind.removeprefix(OF_GROUP): count for kind, count in rows}
 
     async def standings(self) -> list[GroupStanding]:
         """How all groups stand."""
         depth = {name: (count, since) for name, count, since in await self.group_depth()}
+        dead = await self.group_dead()
         standings = []
         for row in await self.primary.fetch(self._sql["standings"].bind()):
             name, kind, patterns, position, behind, is_paused, served_at, first_time = row
@@ -456,6 +466,7 @@ class FeedStore:
                     min((time for time in times if time is not None), default=None),
                     bool(is_paused),
                     None if served_at is None else instant(served_at),
+                    dead.get(name, 0),
                 )
             )
         return standings

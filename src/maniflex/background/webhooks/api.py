@@ -6,7 +6,8 @@ them. `send` declares an endpoint in code, `enable` lets callers have endpoints 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -38,6 +39,7 @@ from maniflex.background.webhooks.model import (
 )
 from maniflex.background.webhooks.sender import PRUNE_AT_ONCE, Sender, WebhookPruner, WebhookWorker
 from maniflex.background.webhooks.store import Disabled, StoredEndpoint, WebhookStore, taker_of
+from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.db.write_seam import after_commit_once
 from maniflex.encryption.keyring import Keyring
@@ -55,7 +57,7 @@ REPLAYED_AT_ONCE = 500
 DISABLED = "webhook.endpoint_disabled"  # the type of the event that tells of it
 DISABLE_AFTER = timedelta(days=5)
 SEALED_AS = "webhook_endpoint.secret"  # what sealed_secret texts are bound to, with the id of the endpoint
-UNSERVED = "unserved"
+UNSERVED, BY_HAND = "unserved", "by hand"  # reasons why an endpoint is disabled
 _TOUCH_EVERY = timedelta(minutes=1)
 _MOST_ENDPOINTS = 20
 
@@ -247,6 +249,11 @@ class Webhooks(DeclaredPart):
         interval, grace = config.event_poll_interval, config.shutdown_timeout
         self._worker = WebhookWorker(self.sender, clock, interval, logger, grace, self._refresh)
         return [self._worker, WebhookPruner(self._prune, clock, logger)]
+
+    @property
+    def operator_role(self) -> str:
+        """The role of people who operate the endpoints of code."""
+        return self._events.admin_role
 
     @property
     def writer(self) -> EventWriter:
@@ -467,29 +474,40 @@ class Webhooks(DeclaredPart):
                 and own(one.event.type)
                 and (row.is_declared or (row.tenant_id or None) == (one.event.tenant_id or None))
             ]
-            count += await self.store.make(environment.adapter, deliveries, now)
+            async with self._writing() as tx:
+                count += await self.store.make(tx, deliveries, now)
             position = events[-1].event.position or position
-        self.wake()
         return count
 
     async def recover(self, id: str, since: datetime) -> int:
         """Send what failed or was cancelled since then; how many."""
-        environment = self.require_sealed()
-        count = await self.store.recover(environment.adapter, id, since, environment.clock.now())
-        self.wake()
-        return count
+        async with self._writing() as tx:
+            return await self.store.recover(tx, id, since, self.now())
 
     async def resend(self, id: str) -> bool:
         """Send a settled delivery once more; False where it waits already."""
-        environment = self.require_sealed()
-        is_sent = await self.store.resend(environment.adapter, id, environment.clock.now())
-        self.wake()
-        return is_sent
+        async with self._writing() as tx:
+            return await self.store.resend(tx, id, self.now())
 
     async def enable_endpoint(self, id: str) -> bool:
-        """Tell a disabled endpoint of events again."""
-        environment = self.require_sealed()
-        return await self.store.enable(environment.adapter, id, environment.clock.now())
+        """Tell a disabled endpoint of events again; False where it was enabled."""
+        async with self._writing() as tx:
+            return await self.store.enable(tx, id, self.now())
+
+    async def disable_endpoint(self, id: str) -> bool:
+        """Tell an endpoint of nothing any more, and cancel what waits for it; False where it was disabled."""
+        async with self._writing() as tx:
+            endpoint = await self.store.disable(tx, id, BY_HAND, self.now())
+            if endpoint is not None:
+                await self.tell_disabled(tx, id, endpoint, BY_HAND)
+        return endpoint is not None
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[Tx]:
+        """The open transaction or one of its own; there may be deliveries once it is committed."""
+        async with transaction(self.require_sealed().adapter) as tx:
+            yield tx
+            after_commit_once(tx, self.wake)
 
     async def drain(self) -> int:
         """Route all that is committed and send all that is due; how many attempts were made."""

@@ -283,6 +283,11 @@ class WebhookStore:
 
     # -- numbers, and going
 
+    async def waiting(self, ids: Collection[str], most: int) -> dict[str, tuple[int, datetime]]:
+        """How many deliveries wait for these endpoints, up to `most`, and since when."""
+        rows = await self.primary.fetch(self._sql["waiting"].bind(ids=self._texts(list(ids)), most=most))
+        return {id: (count, instant(oldest)) for id, count, oldest in rows if count}
+
     async def pending_count(self) -> int:
         [[count]] = await self.primary.fetch(self._sql["pending_count"].bind())
         return int(count)

@@ -75,8 +75,10 @@ DELETE FROM event_group WHERE name = :name RETURNING name;
 -- name: forget_deliveries
 DELETE FROM outbox_event WHERE kind = :kind AND status <> 'delivered' RETURNING id;
 
--- name: group_depth
-SELECT kind, count(*), min(created_at) FROM outbox_event WHERE status = 'pending' AND kind LIKE 'maniflex.event.%' GROUP BY kind;
+-- name: group_dead
+-- Of which groups the newest dead deliveries are, up to so many.
+SELECT kind, count(*) FROM (SELECT kind FROM outbox_event WHERE status = 'dead' ORDER BY seq DESC LIMIT :most) AS dead
+ WHERE kind LIKE 'maniflex.event.%' GROUP BY kind;
 
 -- name: leave_bridge
 UPDATE event_group SET lease = NULL, lease_until = NULL WHERE name = :name AND lease = :lease RETURNING name;

@@ -21,6 +21,14 @@ CREATE INDEX IF NOT EXISTS webhook_endpoint_owner_idx ON webhook_endpoint (tenan
 -- name: schema_6
 CREATE INDEX IF NOT EXISTS webhook_delivery_seq_idx ON webhook_delivery (endpoint_id, seq) WHERE status = 'pending';
 
+-- name: schema_8
+-- The deliveries of an endpoint, the newest first.
+CREATE INDEX IF NOT EXISTS webhook_delivery_of_idx ON webhook_delivery (endpoint_id, id);
+
+-- name: schema_9
+-- The same of one status: what failed is found among what was delivered.
+CREATE INDEX IF NOT EXISTS webhook_delivery_status_idx ON webhook_delivery (endpoint_id, status, id);
+
 -- name: takers
 -- Who is told of events.
 SELECT id, patterns, tenant_id, is_declared FROM webhook_endpoint WHERE status = 'enabled';

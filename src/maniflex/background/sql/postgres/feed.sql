@@ -145,3 +145,14 @@ SELECT :id::text, nextval('outbox_event_seq'), :kind::text, NULL,
        :now::timestamptz, :now::timestamptz, :now::timestamptz
   FROM event_log e WHERE e.id = :event
 RETURNING id;
+
+-- name: group_depth
+-- What waits for each group, counted up to so many, and since when the oldest of these waits. The order is that of
+-- the index of what waits, without which the planner would read all that was ever delivered.
+SELECT g.name, waiting.number, waiting.oldest
+  FROM event_group g, LATERAL (
+       SELECT count(*) AS number, min(created_at) AS oldest
+         FROM (SELECT created_at FROM outbox_event
+                WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND kind = 'maniflex.event.' || g.name
+                ORDER BY retry_at, seq LIMIT :most) AS few) AS waiting
+ ORDER BY g.name;

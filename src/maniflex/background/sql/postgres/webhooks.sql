@@ -76,3 +76,11 @@ UPDATE webhook_endpoint SET patterns = :value::json, updated_at = :now WHERE id 
 
 -- name: lock_owner
 SELECT pg_advisory_xact_lock(hashtextextended(:owner::text, 0));
+
+-- name: waiting
+-- What waits for endpoints, counted up to so many, and since when.
+SELECT e.id, (SELECT count(*) FROM (SELECT 1 FROM webhook_delivery d
+                                 WHERE d.endpoint_id = e.id AND d.status = 'pending' LIMIT :most) AS few),
+       (SELECT d.created_at FROM webhook_delivery d
+         WHERE d.endpoint_id = e.id AND d.status = 'pending' ORDER BY d.seq LIMIT 1)
+  FROM unnest(:ids::text[]) AS e (id);

@@ -128,3 +128,11 @@ SELECT :id, (SELECT coalesce(max(seq), 0) + 1 FROM outbox_event), :kind, NULL,
        :now, :now, :now
   FROM event_log e WHERE e.id = :event
 RETURNING id;
+
+-- name: group_depth
+-- What waits for each group, counted up to so many, and since when the oldest of these waits.
+SELECT g.name, (SELECT count(*) FROM (SELECT 1 FROM outbox_event
+                                       WHERE status = 'pending' AND kind = 'maniflex.event.' || g.name LIMIT :most)),
+       (SELECT min(created_at) FROM (SELECT created_at FROM outbox_event
+                                      WHERE status = 'pending' AND kind = 'maniflex.event.' || g.name LIMIT :most))
+  FROM event_group g ORDER BY g.name;

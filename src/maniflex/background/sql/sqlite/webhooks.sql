@@ -68,3 +68,11 @@ UPDATE webhook_endpoint SET patterns = :value, updated_at = :now WHERE id = :id 
 -- name: lock_owner
 -- There is one writer at a time anyway.
 SELECT :owner;
+
+-- name: waiting
+-- What waits for endpoints, counted up to so many, and since when.
+SELECT e.value, (SELECT count(*) FROM (SELECT 1 FROM webhook_delivery d
+                                 WHERE d.endpoint_id = e.value AND d.status = 'pending' LIMIT :most) AS few),
+       (SELECT d.created_at FROM webhook_delivery d
+         WHERE d.endpoint_id = e.value AND d.status = 'pending' ORDER BY d.seq LIMIT 1)
+  FROM json_each(:ids) e;
