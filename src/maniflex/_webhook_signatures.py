@@ -169,7 +169,10 @@ class _PrivateKey:
 def _secret_bytes(text: str) -> bytes:
     secret = _decode(text.removeprefix(SECRET), "a secret")
     if not SHORTEST_SECRET <= len(secret) <= LONGEST_SECRET:
-        raise ValueError(f"a secret has {SHORTEST_SECRET} to {LONGEST_SECRET} bytes, this one {len(secret)}")
+        raise ValueError(
+            f"a secret is {SECRET} and base64 of {SHORTEST_SECRET} to {LONGEST_SECRET} bytes; this one has"
+            f" {len(secret)}"
+        )
     return secret
 
 

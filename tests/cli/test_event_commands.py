@@ -147,14 +147,19 @@ def test_what_cannot_be_done_is_said(
 
 def test_a_group_is_forgotten_with_what_waits_for_it(commands: Commands) -> None:
     commands("drain", "app:server")
+    asked(commands.url, lambda server: server.events.route_all(), "gone")
     publish(commands.url, "order.placed")
-    asked(commands.url, lambda server: server.events.drain())
+    asked(commands.url, lambda server: server.events.route_all())
+    waiting = {one["name"]: one["waiting"] for one in commands.json("events", "groups", "app:server")}
 
-    assert commands("events", "forget", "app:server", "billing") == "billing: forgotten\n"
+    assert commands("events", "forget", "app:server", "gone") == "gone: forgotten\n"
+    refused = commands("events", "forget", "app:server", "billing", code=1)
 
-    assert commands.json("events", "groups", "app:server") == []
+    assert waiting == {"billing": 1, "gone": 1}
+    assert "app:server has the code of billing; take that out first, and deploy" in refused
+    assert [one["name"] for one in commands.json("events", "groups", "app:server")] == ["billing"]
     commands("drain", "app:server")
-    assert seen(commands) == []
+    assert seen(commands) == ["order.placed"]
 
 
 def test_a_new_epoch_ends_the_cursors_of_before(commands: Commands) -> None:

@@ -18,6 +18,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.config import Trace
 from maniflex.doctor import setting_checks, work_checks
 from maniflex.doctor.check import Severity
+from maniflex.ext.mail import MemoryMailer
 from maniflex.storage import LocalStorage, MemoryStorage
 from tests.kit.doctor import codes_of, declared, sound_server, stored
 from tests.kit.processes import run_command
@@ -160,6 +161,13 @@ async def test_a_message_handler_that_outlives_a_stop_is_found() -> None:
     async def ship(message: Message) -> None: ...
 
     assert codes_of(await declared(server)) == ["T167"]
+
+
+async def test_the_handlers_of_the_framework_are_not_what_an_application_can_mend() -> None:
+    server = sound_server()
+    server.mail.use(MemoryMailer())  # which may take two minutes for a mail
+
+    assert await declared(server) == []
 
 
 async def test_work_that_is_kept_for_good_is_found(

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from maniflex import DeclarationError, events
+
 CLIENTS = {
     "KafkaBus": ("confluent_kafka", "kafka"),
     "NatsBus": ("nats", "nats"),
@@ -46,3 +48,11 @@ except DeclarationError as error:
     print(error)
 """
     assert f"pip install 'maniflex[{extra}]'" in run(source)
+
+
+@pytest.mark.parametrize(("bus", "scheme"), [("RedisBus", "redis://"), ("RabbitBus", "amqp://")])
+def test_an_address_of_something_else_is_refused_where_it_is_declared(bus: str, scheme: str) -> None:
+    with pytest.raises(DeclarationError, match=f"{bus}: a URL begins with {scheme}") as refused:
+        getattr(events, bus)("http://me:secret@127.0.0.1")
+
+    assert "secret" not in str(refused.value)

@@ -17,14 +17,35 @@ from maniflex.app.server import Server
 from maniflex.background.commands import GROUP, REPLAY, Command, commands_of
 from maniflex.background.feed.store import GroupStanding
 from maniflex.background.parameters import span
-from maniflex.cli.output import json_option, limit_option, print_json, print_table, shorten, target_argument
+from maniflex.background.processes.overview import count_text
+from maniflex.cli.output import (
+    json_option,
+    limit_option,
+    print_json,
+    print_table,
+    read_moment,
+    shorten,
+    target_argument,
+)
 from maniflex.cli.process import load_sealed, on_database
 from maniflex.events.cloudevents import write_structured
 from maniflex.events.event import Event
 
 TABLES = ("event_log", "event_position", "event_group", "outbox_event")
 EVENT_COLUMNS = ("position", "time", "type", "subject", "actor", "tenant")
-GROUP_COLUMNS = ("name", "kind", "patterns", "position", "behind", "waiting", "lag", "paused", "served_at")
+GROUP_COLUMNS = (
+    "name",
+    "kind",
+    "patterns",
+    "position",
+    "behind",
+    "waiting",
+    "dead",
+    "lag",
+    "paused",
+    "served_at",
+)
+WIDEST_SUBJECT = 64  # room for the noun and the id of a record
 group_argument = click.argument("group")
 
 
@@ -49,7 +70,7 @@ def tail(target: str, patterns: tuple[str, ...], limit: int, as_json: bool) -> N
 
 
 def _event_row(event: Event) -> tuple[Any, ...]:
-    subject = shorten(event.subject)
+    subject = shorten(event.subject, WIDEST_SUBJECT)
     return (event.position, event.time, shorten(event.type), subject, event.actor_id, event.tenant_id)
 
 
@@ -74,7 +95,8 @@ def groups(target: str, as_json: bool) -> None:
             shorten(", ".join(one.patterns)),
             one.position,
             one.behind,
-            one.waiting,
+            count_text(one.waiting),
+            one.dead,
             "" if one.since is None else span(now - one.since),
             "paused" if one.paused else "",
             one.served_at,
@@ -99,6 +121,8 @@ def renew(target: str) -> None:
 def forget(target: str, group: str) -> None:
     """End a group whose code is gone, and what waits for it."""
     server = load_sealed(target)
+    if server.events.has_group(group):  # processes that run its code would not make it again
+        raise click.ClickException(f"{target} has the code of {group}; take that out first, and deploy")
     _end_unless(on_database(server, lambda: server.events.forget(group), *TABLES), group)
     click.echo(f"{group}: forgotten")
 
@@ -112,21 +136,11 @@ def forget(target: str, group: str) -> None:
 def replay(target: str, group: str, after: str | None, since: str | None, until: str | None) -> None:
     if (after is None) == (since is None):
         raise click.UsageError("say either --after, a cursor, or --since, a moment")
-    moment = None if since is None else _read_moment(since)
+    moment = None if since is None else read_moment(since)
     server = load_sealed(target)
     call = partial(REPLAY.call, server.events, group, after, moment, until)
     count = on_database(server, call, *TABLES)
     click.echo(f"{group}: {count} events wait for it again")
-
-
-def _read_moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter("--since is a moment such as 2026-01-31T08:00:00Z") from None
-    if moment.tzinfo is None:
-        raise click.BadParameter("--since needs a time zone, such as 2026-01-31T08:00:00Z")
-    return moment
 
 
 def _add_command(command: Command) -> None:

@@ -71,6 +71,17 @@ def shorten(text: str | None, widest: int = WIDEST) -> str:
     return line if len(line) <= widest else line[: widest - 1] + "…"
 
 
+def read_moment(text: str) -> datetime:
+    """The value of `--since`."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter("--since is a moment such as 2026-01-31T08:00:00Z") from None
+    if moment.tzinfo is None:
+        raise click.BadParameter("--since needs a time zone, such as 2026-01-31T08:00:00Z")
+    return moment
+
+
 # How far a command has come, shown to people and not to pipes.
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 
 import click
 from pydantic_core import to_jsonable_python
 
 from maniflex.background.webhooks.attempt import AttemptOutcome
 from maniflex.background.webhooks.model import WebhookEndpoint
-from maniflex.cli.output import json_option, limit_option, print_json, print_table, shorten, target_argument
+from maniflex.cli.output import (
+    json_option,
+    limit_option,
+    print_json,
+    print_table,
+    read_moment,
+    shorten,
+    target_argument,
+)
 from maniflex.cli.process import load_sealed, on_database
 
 TABLES = ("webhook_endpoint", "webhook_delivery", "webhook_attempt", "event_log")
@@ -77,16 +84,22 @@ def test(target: str, id: str, as_json: bool) -> None:
     sys.exit(0 if outcome.is_success else 1)
 
 
-@webhooks.command("replay", epilog="Example: maniflex webhooks replay app:server 019aa2f0 --since 2026-01-31")
+@webhooks.command(
+    "replay", epilog="Example: maniflex webhooks replay app:server 019aa2f0 --since 2026-01-31T08:00:00Z"
+)
 @target_argument
 @endpoint_argument
 @click.option("--since", required=True, help="Of this moment and later, such as 2026-01-31T08:00:00Z.")
 def replay(target: str, id: str, since: str) -> None:
     """Deliver what is kept of the feed to an endpoint again."""
-    try:
-        moment = datetime.fromisoformat(since).astimezone()
-    except ValueError:
-        raise click.BadParameter("it is a moment such as 2026-01-31T08:00:00Z") from None
+    moment = read_moment(since)
     server = load_sealed(target)
-    count = on_database(server, lambda: server.webhooks.replay(id, moment), *TABLES)
+
+    async def deliver_again() -> int | None:
+        is_there = await server.webhooks.store.find(id) is not None
+        return await server.webhooks.replay(id, moment) if is_there else None
+
+    count = on_database(server, deliver_again, *TABLES)
+    if count is None:
+        raise click.ClickException(f"there is no endpoint {id}")
     click.echo(f"{id}: {count} events wait for it again")

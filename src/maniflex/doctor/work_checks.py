@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from maniflex.background.feed.model import BRIDGE, EventGroup
 from maniflex.background.feed.store import OF_GROUP, GroupStanding
-from maniflex.background.outbox.handlers import TIMEOUT
+from maniflex.background.outbox.handlers import TIMEOUT, MessageHandler
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
@@ -175,8 +175,8 @@ async def dead_letters(database: OpenDatabase) -> AsyncIterator[Problem]:
         yield Problem(
             where="outbox",
             why=f"{count:,} messages were given up and will not be delivered",
-            fix="mend the reason (last_error of GET /outbox_event?filter=status:eq:dead), then"
-            " await server.outbox.redrive(id)",
+            fix="mend the reason (maniflex outbox list app:server --status dead), then"
+            " maniflex outbox redrive app:server --all",
             about=("outbox",),
         )
 
@@ -271,7 +271,7 @@ def long_handlers(subject: Subject) -> Iterator[Problem]:
     grace = subject.config.shutdown_timeout
     own = [handler for handler in subject.work.handlers if not handler.internal]
     handlers = [(h.type, h.timeout, h.fn) for h in own if h.timeout is not None]
-    handlers += [(h.kind, h.timeout, h.fn) for h in subject.outbox.handlers if h.timeout != TIMEOUT]
+    handlers += [(h.kind, h.timeout, h.fn) for h in subject.outbox.handlers if _is_own_handler(h)]
     for name, timeout, fn in handlers:
         if timeout > grace:
             yield Problem(
@@ -282,6 +282,11 @@ def long_handlers(subject: Subject) -> Iterator[Problem]:
                 " orchestrator",
                 about=(name,),
             )
+
+
+def _is_own_handler(handler: MessageHandler) -> bool:
+    """Whether the application said how long it may take; the framework's own hand back what they have."""
+    return handler.timeout != TIMEOUT and not handler.kind.startswith("maniflex.")
 
 
 async def endless_retention(database: OpenDatabase) -> AsyncIterator[Problem]:

@@ -170,6 +170,12 @@ def check_count(owner: str, name: str, value: Any) -> None:
         raise DeclarationError(f"{owner}: {name}={value!r} is no whole number from 1 on")
 
 
+def check_scheme(owner: str, url: str, *schemes: str) -> None:
+    """`DeclarationError` unless the URL has one of these schemes; it may hold a password, and is not told."""
+    if not url.startswith(schemes):
+        raise DeclarationError(f"{owner}: a URL begins with {' or '.join(schemes)}")
+
+
 def hide_password(url: str) -> str:
     """The address without who signs in and what else it may say, for logs and `repr`."""
     parts = urlsplit(url)

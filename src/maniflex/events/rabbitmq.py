@@ -21,7 +21,7 @@ from typing import Any
 from maniflex._fence import Fence
 from maniflex.errors import DeclarationError, Timeout, Unavailable
 from maniflex.events import cloudevents
-from maniflex.events.base import BaseBus, Secrets, check_count, hide_password, seconds_of
+from maniflex.events.base import BaseBus, Secrets, check_count, check_scheme, hide_password, seconds_of
 from maniflex.events.consuming import (
     FINISHING_ENDS_WITHIN,
     MOST_REMEMBERED,
@@ -66,6 +66,7 @@ class RabbitBus(BaseBus):
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(on_disconnected)
+        check_scheme("RabbitBus", url, "amqp://", "amqps://")
         [self.timeout] = seconds_of("RabbitBus", confirm_timeout=confirm_timeout)
         if prefetch is not None:
             check_count("RabbitBus", "prefetch", prefetch)

@@ -20,7 +20,7 @@ import msgspec
 
 from maniflex._ids import new_id
 from maniflex.errors import DeclarationError, Timeout, Unavailable
-from maniflex.events.base import BaseBus, Secrets, check_count, hide_password, seconds_of
+from maniflex.events.base import BaseBus, Secrets, check_count, check_scheme, hide_password, seconds_of
 from maniflex.events.cloudevents import UnreadableEvent, read_structured, structured_bytes
 from maniflex.events.consuming import Consumer, Gone, TakenMessage, log
 from maniflex.events.event import Event
@@ -91,6 +91,7 @@ class RedisBus(BaseBus):
         on_disconnected: Disconnected | None = None,
     ) -> None:
         super().__init__(on_disconnected)
+        check_scheme("RedisBus", url, "redis://", "rediss://", "unix://")
         self.lease, self.timeout = seconds_of("RedisBus", lease=lease, timeout=timeout)
         if maxlen is not None:
             check_count("RedisBus", "maxlen", maxlen)

@@ -364,7 +364,7 @@ def read_emit(value: Any) -> Emit:
         return value
     if value is True:
         return Emit()
-    raise DeclarationError(f"events={value!r} is True or an Emit(...)")
+    raise DeclarationError(f"events={value!r} is neither True nor an Emit(...)")
 
 
 def strip_secrets(data: Any, stores: Mapping[type[Model], Store]) -> Any:
