@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -20,6 +21,9 @@ SUPERUSER = "demo@example.org"
 SEND = "-H 'Content-Type: application/json' -d"
 # Puts the access token of an answer into a variable of the shell.
 TOKEN = 'sed \'s/.*"access_token":"\\([^"]*\\).*/\\1/\''
+SECRET = 'sed \'s/.*"secret":"\\([^"]*\\).*/\\1/\''  # the same of a secret
+RECEIVER_PORT = 8090
+MANIFLEX = ".venv/bin/maniflex"
 ID = 'sed \'s/.*"id":"\\([^"]*\\).*/\\1/\''  # the same of the last record of an answer
 
 
@@ -35,7 +39,7 @@ def main() -> int:
         print(f"scripts/demo: port {options.port} is in use; choose another with --port", file=sys.stderr)
         return 1
     needs = ["postgres"] if (options.database or "").startswith("postgres") else []
-    _venv.reexec_inside(_venv.ensure("admin", "auth", *needs))
+    _venv.reexec_inside(_venv.ensure("admin", "auth", "http", *needs))
     serve(options.database or f"sqlite:///{_venv.ROOT}/.demo/blog.db", options.port)
     return 0
 
@@ -75,6 +79,7 @@ class Beside:
 
     def __init__(self, database: str, data: Path, password: str) -> None:
         from examples.orders.server import create_server as create_shop
+        from examples.orders.server import mailer_of
         from examples.saas.server import create_server as create_saas
         from examples.secret_files import secret_in
         from maniflex import Config
@@ -85,7 +90,13 @@ class Beside:
             return Config(database=_beside(database, name), schema=schema, storage=storage)
 
         pictures = LocalStorage(data / "shop_pictures")
-        self.shop = create_shop(config("shop", pictures), secret_in(data / "shop_secret"))
+        self.shop = create_shop(
+            config("shop", pictures),
+            secret_in(data / "shop_secret"),
+            secret_in(data / "encryption_key"),
+            mailer=mailer_of(os.environ),
+            local_webhooks=True,
+        )
         self.saas = create_saas(config("saas"), secret_in(data / "saas_secret"))
         self.shop.admin(title="Shop")
         self.saas.admin(title="Companies")
@@ -168,7 +179,7 @@ async def _listening(port: int) -> None:
 async def _welcome(blog: Server, beside: Beside, url: str, data: Path, password: str) -> str:
     lines = [
         *await _blog(blog, url),
-        *await _shop(beside.shop, f"{url}/shop"),
+        *await _shop(beside.shop, f"{url}/shop", data),
         *await _saas(beside.saas, f"{url}/saas"),
         f"The panels are at {url}/admin, {url}/shop/admin and {url}/saas/admin; sign in as {SUPERUSER}.",
         f"The password of all these accounts is {password}. It was made for this machine, and is kept in",
@@ -205,8 +216,8 @@ async def _blog(blog: Server, url: str) -> list[str]:
     return _block(f"The blog is at {url}/api, open to all; its reference is at {url}/docs.", lines)
 
 
-async def _shop(shop: Server, url: str) -> list[str]:
-    """What there is to try about accounts, files, history and durable work."""
+async def _shop(shop: Server, url: str, data: Path) -> list[str]:
+    """What there is to try about accounts, files, history, durable work and events."""
     from examples.orders.models import Product
     from examples.orders.sample_data import ADMIN, CUSTOMER, PICTURE
 
@@ -220,7 +231,7 @@ async def _shop(shop: Server, url: str) -> list[str]:
         f"""{place} '{{"product_id": "{tea.id}"}}'   # 401: writes need an account""",
         _sign_in(url, "ADA", CUSTOMER),
         f"""{place} '{{"product_id": "{tea.id}"}}' {ada}""",
-        f"curl '{url}/api/receipts?{last}' {ada}   # the receipt has arrived",
+        f"curl '{url}/api/receipts?{last}' {ada}   # the receipt; it was mailed to this terminal",
         f"curl '{url}/api/shipments?{last}' {ada}   # the warehouse knows",
         f"curl '{url}/api/workflow_run?{last}' {ada}   # the run, shown to whose it is",
         f"ORDER=$(curl -s '{orders}?{last}' {ada} | {ID})",
@@ -229,13 +240,37 @@ async def _shop(shop: Server, url: str) -> list[str]:
         f"""{place} '{{"product_id": "{tea.id}", "fail": true}}' {ada}   # 409, and nothing of it is left""",
         f"curl -X DELETE {product} {ada}   # 403: for admins",
         _sign_in(url, "ADMIN", ADMIN),
-        f"curl '{url}/api/outbox_event?{last}' {admin}   # the message to the warehouse",
+        f"curl '{url}/api/outbox_event?{last}&filter=kind:eq:order.placed' {admin}   # to the warehouse",
+        f"curl '{url}/api/event_log?sort=position:desc&limit=3' {admin}   # the events of what happened",
+        f"curl '{url}/api/event_group' {admin}   # who takes them; the group `shelf` counts products down",
         f"curl -X PATCH {product} -F price=4.80 -F 'picture=@{PICTURE}' {admin}   # a form with a file",
         f"curl '{url}/api/audit_log?sort=timestamp:desc&limit=1' {admin}   # who changed the price",
         f"""curl -X POST {url}/api/users {SEND} '{{"email": "you", "password": "1234"}}'   # 422, and why""",
     ]
+    lines += _webhook(url, ada, f"""{place} '{{"product_id": "{tea.id}"}}' {ada}""")
+    lines += [
+        f"{_environment(shop, data)} {MANIFLEX} events groups examples.orders.app:server",
+        f"Groups, the feed and webhooks with their deliveries: {url}/admin/-/operations/events",
+    ]
     title = f"The shop is at {url}/api; its reference is at {url}/docs. Accounts: {CUSTOMER}, {ADMIN}."
     return _block(title, lines)
+
+
+def _webhook(url: str, ada: str, place: str) -> list[str]:
+    """How a program of Ada's is told of her orders."""
+    endpoint = f'{{"url": "http://{HOST}:{RECEIVER_PORT}/api/hooks", "patterns": ["order.*"]}}'
+    return [
+        f"SECRET=$(curl -s -X POST {url}/api/webhook_endpoints {SEND} '{endpoint}' {ada} | {SECRET})",
+        f"WEBHOOK_SECRET=$SECRET {MANIFLEX} run examples.orders.receiver:server --port {RECEIVER_PORT} &",
+        f"{place}   # the program prints what it is told, and checks who says so",
+        f"curl '{url}/api/webhook_deliveries?sort=created_at:desc&limit=1' {ada}   # what it answered",
+    ]
+
+
+def _environment(shop: Server, data: Path) -> str:
+    """The variables by which a command finds the database of the shop."""
+    schema = f" DB_SCHEMA={shop.config.schema}" if shop.config.schema else ""
+    return f"SHOP_DATA={data} DB_WRITE_URL={shop.config.database}{schema}"
 
 
 async def _saas(saas: Server, url: str) -> list[str]:

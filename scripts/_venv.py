@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".maniflex-installed.json"
-IMPLIED = {"dev": {"dev", "admin", "auth", "postgres"}}
+IMPLIED = {"dev": {"dev", "admin", "auth", "http", "postgres"}}
 
 
 def ensure(*extras: str) -> Path:

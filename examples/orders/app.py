@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from examples.orders.server import create_server
+from examples.orders.server import create_server, mailer_of
 from examples.secret_files import secret_in
 from maniflex import Config
 from maniflex.storage import LocalStorage
@@ -17,6 +17,10 @@ server = create_server(
         docs_enabled=True,
     ),
     os.environ.get("SHOP_SECRET") or secret_in(DATA / "token_secret"),
+    os.environ.get("SHOP_KEY") or secret_in(DATA / "encryption_key"),
+    mailer=mailer_of(os.environ),
+    local_webhooks=os.environ.get("SHOP_LOCAL_WEBHOOKS")
+    == "true",  # endpoints on this machine, to try it out
 )
 
 if __name__ == "__main__":

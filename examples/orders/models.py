@@ -18,11 +18,15 @@ class User(Model):
 class Product(Model):
     name: str = field(filterable=True, sortable=True, unique=True, min_length=1, max_length=200)
     price: Decimal = field(filterable=True, sortable=True, min=0)
+    stock: int = field(default=20, filterable=True, sortable=True)  # below zero: on back order
     picture: str | None = file(default=None, max_size="2MB", accept=["image/*"], acl="public", sniff=True)
 
 
-class Order(Model, operations=[*Operation.READS, Operation.DELETE], versioned=True):
-    """Placed with `POST /orders/place`; what it cost then, whatever the product costs now."""
+class Order(Model, operations=[*Operation.READS, Operation.DELETE], versioned=True, events=True):
+    """Placed with `POST /orders/place`; what it cost then, whatever the product costs now.
+
+    Each write of one is an event, such as `order.created`, in the transaction of the write.
+    """
 
     customer_id: str = field(relation="User", filterable=True, on_delete="restrict")
     item: str = field(filterable=True)
@@ -31,7 +35,7 @@ class Order(Model, operations=[*Operation.READS, Operation.DELETE], versioned=Tr
 
 
 class Receipt(Model, operations=Operation.READS):
-    """What the example does instead of sending a mail."""
+    """What was mailed to the customer."""
 
     order_id: str = field(filterable=True, unique=True, on_delete="cascade")
     text: str

@@ -8,6 +8,7 @@ from maniflex import Server
 from maniflex.middleware import auth
 
 PRODUCTS = {"Tea": "4.50", "Coffee": "7.20", "Biscuits": "3.00"}
+FIRST_STOCK = 6  # few, so that the first orders leave too little
 PICTURE = Path(__file__).with_name("tea.png")
 ADMIN, CUSTOMER = "admin@example.com", "ada@example.com"
 
@@ -20,7 +21,9 @@ async def load(server: Server, password: str) -> None:
         picture = await server.files.store(PICTURE, content_type="image/png")
         pictures = {"Tea": picture.key}
         for name, price in PRODUCTS.items():
-            await server.db(Product).create(name=name, price=Decimal(price), picture=pictures.get(name))
+            await server.db(Product).create(
+                name=name, price=Decimal(price), stock=FIRST_STOCK, picture=pictures.get(name)
+            )
 
 
 async def _account(server: Server, email: str, password: str, **values: str) -> None:

@@ -1,9 +1,12 @@
-"""A small shop with accounts: placing an order sends a receipt and tells the warehouse, both for certain.
+"""A small shop with accounts: placing an order mails a receipt and tells the warehouse, both for certain.
 
-The order, the run that sends the receipt and the message to the warehouse are one transaction: there
-are all three or none. Run it with `maniflex run examples.orders.app:server`; `scripts/demo` runs it too.
+The order, its event, the run that mails the receipt and the message to the warehouse are one
+transaction: there are all four or none. Run it with `maniflex run examples.orders.app:server`;
+`scripts/demo` runs it too.
 """
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from examples.orders.accounts import add_accounts
@@ -11,10 +14,16 @@ from examples.orders.models import Order, Product, Receipt, Shipment, User
 from maniflex import Config, Context, Operation, Run, Server
 from maniflex.audit import TableSink
 from maniflex.background.outbox.message import Message
+from maniflex.encryption import EnvKeyProvider
+from maniflex.events import Event
+from maniflex.ext.mail import ConsoleMailer, EmailMessage, Mailer, SmtpMailer
 from maniflex.middleware import db
 
+logger = logging.getLogger("shop")
 RECEIPT = "email.receipt.v1"
 PLACED = "order.placed"
+LOW_STOCK = "product.low"
+FEW = 5
 
 
 @dataclass
@@ -51,6 +60,8 @@ def add_orders(server: Server) -> None:
         order = await server.db(Order).read(order_id)
         customer = await server.db(User).read(order.customer_id)
         text = f"Dear {customer.name}, you ordered {order.item} for {order.price}."
+        # The mail is stored with the receipt, and leaves when both are committed.
+        await server.mail.send(EmailMessage(customer.email, f"Your order of {order.item}", text))
         return (await server.db(Receipt).create(order_id=order.id, text=text)).id
 
     @server.outbox.handler(PLACED)
@@ -62,11 +73,55 @@ def add_orders(server: Server) -> None:
                     await server.db(Order).update(message.payload["id"], status="shipped")
 
 
-def create_server(config: Config, secret: str) -> Server:
+@dataclass
+class LowStock:
+    product: str
+    left: int
+
+
+def add_events(server: Server) -> None:
+    """Declare who takes the events of orders: a group of this program, and endpoints of customers."""
+    server.events.declare(
+        LOW_STOCK, LowStock, audience="nobody"
+    )  # in no webhook: it is the shop's own business
+
+    @server.events.subscribe("order.created", group="shelf", once=True)
+    async def take_from_shelf(event: Event) -> None:
+        # With `once`, what is counted and that it was counted are one transaction: an event may come twice.
+        for product in await server.db(Product).list({"name": event.data["item"]}):
+            left = (await server.db(Product).increment(product.id, stock=-1)).stock
+            if left < FEW:
+                data = {"product": product.name, "left": left}
+                await server.events.publish(LOW_STOCK, data, subject=f"product/{product.id}")
+
+    @server.events.subscribe(LOW_STOCK, group="buyer", payload=LowStock)
+    async def order_more(event: Event) -> None:
+        logger.warning("there are %d of %s left", event.data.left, event.data.product)
+
+
+def mailer_of(environment: Mapping[str, str]) -> Mailer:
+    """Mails go to the terminal, or with `SMTP_HOST` to a mail server."""
+    get = environment.get
+    host, port = get("SMTP_HOST"), int(get("SMTP_PORT", "587"))
+    if not host:
+        return ConsoleMailer(sender="shop@example.com")
+    sender, tls = get("MAIL_SENDER", "shop@example.com"), get("SMTP_TLS", "starttls")
+    return SmtpMailer(host, port, get("SMTP_USER"), get("SMTP_PASSWORD"), tls, sender=sender)
+
+
+def create_server(
+    config: Config, secret: str, key: str, *, mailer: Mailer | None = None, local_webhooks: bool = False
+) -> Server:
+    """The shop. `secret` signs its tokens, `key` seals what signs its webhooks."""
     server = Server(config=config)
     server.register(User, Product, Order, Receipt, Shipment)
+    server.set_key_provider(EnvKeyProvider(environ={"MFX_KEY_DEFAULT": key}))
+    server.mail.use(mailer or mailer_of({}))
     add_accounts(server, secret)
     add_orders(server)
+    add_events(server)
+    # Customers have endpoints of their own, told of their own orders alone: of those that REST shows them.
+    server.webhooks.enable(events=["order.*"], allow_http=local_webhooks, allow_private=local_webhooks)
     trail = db.audit_log(TableSink(routes=True), changes=True)  # who changed which price; for admins to read
     server.pipeline.db.register(trail, models=[Product], operations=Operation.WRITES)
     return server

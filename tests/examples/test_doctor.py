@@ -15,10 +15,11 @@ from maniflex.storage import LocalStorage
 from tests.kit.doctor import report_on
 from tests.kit.processes import ROOT
 
+KEY = "A" * 43
 FILES = ROOT / ".pytest_cache" / "doctor"
 EXAMPLES: dict[str, Callable[[str], Server]] = {
     "blog": create_blog,
-    "orders": lambda url: create_shop(Config(database=url, storage=LocalStorage(FILES)), url * 2),
+    "orders": lambda url: create_shop(Config(database=url, storage=LocalStorage(FILES)), url * 2, KEY),
     "saas": lambda url: create_saas(Config(database=url), url * 2),
 }
 PAGES = {name: (ROOT / "examples" / name / "README.md").read_text() for name in EXAMPLES}

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from examples.orders.models import Order, User
-from examples.orders.sample_data import load
-from examples.orders.server import create_server
+from examples.orders.models import Order, Product, User
+from examples.orders.sample_data import FIRST_STOCK, load
+from examples.orders.server import create_server, mailer_of
 from maniflex import Config, Server
+from maniflex.ext.mail import ConsoleMailer, Mailer, MemoryMailer, SmtpMailer
 from maniflex.testing import client
+from tests.kit.processes import IMPORTS, MANIFLEX, free_port, start_process
 
 PASSWORD = "hunter22!"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 SECRET = "a-secret-of-more-than-32-bytes-for-tests"
+KEY = "A" * 43
 
 
 @asynccontextmanager
-async def serving(database: str) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    server = create_server(Config(storage="memory:"), SECRET)
-    async with client(server, database=database) as http:
+async def serving(
+    database: str, mailer: Mailer | None = None, **options: Any
+) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    mailer = mailer or MemoryMailer()
+    server = create_server(Config(storage="memory:"), SECRET, KEY, mailer=mailer, local_webhooks=True)
+    async with client(server, database=database, **options) as http:
         await load(server, PASSWORD)
         yield server, http
 
@@ -82,7 +91,8 @@ async def test_writes_need_an_account_and_deletes_an_admin(database_url: str) ->
 
 
 async def test_customers_see_their_own_orders_and_what_follows_them(database_url: str) -> None:
-    async with serving(database_url) as (server, http):
+    mailer = MemoryMailer()
+    async with serving(database_url, mailer, background=False) as (server, http):
         await sign_up(http)
         tea = await product(http)
         who = {name: await signed_in(http, f"{name}@example.com") for name in ("ada", "bob", "admin")}
@@ -104,7 +114,9 @@ async def test_customers_see_their_own_orders_and_what_follows_them(database_url
     assert (outcome(anonymous), outcome(nothing)) == ((401, "UNAUTHORIZED"), (404, "NOT_FOUND"))
     assert seen == {"ada": [1, 1, 1, 1, 1], "bob": [0, 0, 0, 1, 0], "admin": [1, 1, 1, 3, 1]}
     assert outcome(hidden) == (404, "NOT_FOUND")
-    assert receipt == "Dear Ada, you ordered Tea for 4.50."
+    [mail] = mailer.sent
+    assert receipt == mail.text == "Dear Ada, you ordered Tea for 4.50."
+    assert (mail.recipients, mail.subject) == (("ada@example.com",), "Your order of Tea")
 
 
 async def test_a_refused_order_leaves_nothing(database_url: str) -> None:
@@ -202,3 +214,76 @@ async def test_an_account_that_is_deleted_is_out_at_once(database_url: str) -> N
     assert outcome(own_orders) == (401, "TOKEN_REVOKED")
     assert outcome(refreshed) == (401, "INVALID_REFRESH_TOKEN")
     assert outcome(signed_in_again) == (401, "INVALID_CREDENTIALS")
+
+
+async def test_an_order_takes_from_the_shelf_once_and_little_left_is_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(database_url, background=False) as (server, http):
+        ada, admin = await signed_in(http, "ada@example.com"), await signed_in(http, "admin@example.com")
+        body = {"product_id": await product(http)}
+        for _ in range(2):
+            assert (await http.post("/api/orders/place", json=body, **ada)).status_code == 200
+        await server.events.drain()
+        replayed = await http.post(
+            "/api/event_group/shelf/replay", json={"since": "2020-01-31T08:00:00Z"}, **admin
+        )
+        await server.events.drain()
+        left = (await server.db(Product).read(body["product_id"])).stock
+        types = [event.type for event in await server.events.read()]
+
+    assert (replayed.status_code, replayed.json()["data"]) == (202, {"count": 2})
+    assert left == FIRST_STOCK - 2
+    assert types == ["order.created", "order.created", "product.low"]
+    assert caplog.messages.count("there are 4 of Tea left") == 1
+
+
+async def test_customers_are_told_of_their_own_orders_and_check_who_tells(
+    database_url: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with serving(database_url, background=False) as (server, http):
+        await sign_up(http)
+        ada, bob = await signed_in(http, "ada@example.com"), await signed_in(http, "bob@example.com")
+        made = await http.post(
+            "/api/webhook_endpoints", json={"url": f"{url}/api/hooks", "patterns": ["order.*"]}, **ada
+        )
+        offered = await http.post(
+            "/api/webhook_endpoints", json={"url": url, "patterns": ["product.*"]}, **ada
+        )
+        endpoint = made.json()["data"]
+        command: list[str | Path] = [MANIFLEX, "run", "examples.orders.receiver:server", "--port", str(port)]
+        environment = {"WEBHOOK_SECRET": endpoint["secret"], "PYTHONPATH": IMPORTS}
+        with start_process(command, port, cwd=tmp_path, **environment) as receiver:
+            receiver.until_up()
+            ping = await http.post(f"/api/webhook_endpoints/{endpoint['id']}/test", **ada)
+            body = {"product_id": await product(http)}
+            for who in (ada, bob):
+                await http.post("/api/orders/place", json=body, **who)
+            await server.outbox.drainer().drain()  # the warehouse ships
+            await server.webhooks.drain()
+            async with httpx.AsyncClient(base_url=url) as outside:
+                forged = await outside.post("/api/hooks", json={"type": "order.created", "data": {}})
+                told = (await outside.get("/api/told?sort=created_at:asc")).json()["data"]
+            receiver.send(signal.SIGINT)
+            receiver.ended()
+        seen = (await http.get("/api/webhook_deliveries", **bob)).json()["meta"]["total"]
+
+    assert (made.status_code, outcome(offered)) == (201, (422, "VALIDATION_FAILED"))
+    assert ping.json()["data"]["status"] == 204
+    assert [(one["event"], one["item"], one["status"]) for one in told] == [
+        ("webhook.ping", None, None),
+        ("order.created", "Tea", "placed"),
+        ("order.updated", "Tea", "shipped"),
+    ]
+    assert "told: order.created Tea placed" in receiver.output
+    assert outcome(forged) == (401, "INVALID_SIGNATURE")
+    assert seen == 0
+
+
+def test_mails_go_to_the_terminal_or_to_the_server_of_the_settings() -> None:
+    to_server = mailer_of({"SMTP_HOST": "127.0.0.1", "SMTP_PORT": "2525", "SMTP_TLS": "none"})
+
+    assert isinstance(mailer_of({}), ConsoleMailer)
+    assert isinstance(to_server, SmtpMailer)

@@ -43,7 +43,7 @@ def make_server(name: str) -> Server:
     config = Config(storage="memory:")
     servers: dict[str, Callable[[], Any]] = {
         "blog": lambda: blog.server,
-        "orders": lambda: create_orders(config, SECRET),
+        "orders": lambda: create_orders(config, SECRET, "A" * 43),
         "saas": lambda: create_saas(config, SECRET),
     }
     server: Server = servers[name]()

@@ -144,9 +144,9 @@ def test_the_demo_serves_what_it_prints_and_stops_cleanly(free_port: int, tmp_pa
         panels = dict.fromkeys(re.findall(r"http\S+/admin\b", " ".join(lines)))
         logins = [enter_panel(panel, lines) for panel in panels]
 
-    blog, shop, saas = statuses[:5], statuses[5:20], statuses[20:]
+    blog, shop, saas = statuses[:5], statuses[5:24], statuses[24:]
     assert blog == ["200", "200", "201", "200", "422"]
-    assert shop == ["200", "200", "401", *["200"] * 6, "409", "403", *["200"] * 3, "422"]
+    assert shop == ["200", "200", "401", *["200"] * 6, "409", "403", *["200"] * 5, "422", "200", "200"]
     assert saas == ["200", "200", "403", "201"]
     assert list(pages.values()) == [200, 200, 200]
     assert logins == [200, 200, 200]
@@ -193,7 +193,12 @@ def test_the_secrets_of_the_demo_are_its_owners_alone(free_port: int, tmp_path: 
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as later:
         kept = (tmp_path / "demo_password").read_text()
 
-    assert made == {"demo_password": 0o600, "shop_secret": 0o600, "saas_secret": 0o600}
+    assert made == {
+        "demo_password": 0o600,
+        "encryption_key": 0o600,
+        "shop_secret": 0o600,
+        "saas_secret": 0o600,
+    }
     assert len(statuses) == 6
     assert set(statuses.values()) == {200}
     assert kept == password
@@ -235,7 +240,9 @@ def test_the_demo_keeps_an_order_with_its_run_and_message_or_none_of_them(
         [receipt] = arrived(shop, "/receipts", ada)
         [shipment] = arrived(shop, "/shipments", ada)
         [run] = arrived(shop, "/workflow_run?filter=status:eq:succeeded", ada)
-        [message] = arrived(shop, "/outbox_event?filter=status:eq:delivered", admin)
+        [message] = arrived(
+            shop, "/outbox_event?filter=status:eq:delivered&filter=kind:eq:order.placed", admin
+        )
         kept = counts(shop, admin)
 
     assert (refused.status_code, kept_of_refused) == (409, [0, 0, 0])
@@ -261,7 +268,7 @@ def arrived(shop: httpx.Client, path: str, caller: dict[str, str]) -> list[dict[
 
 def counts(shop: httpx.Client, caller: dict[str, str]) -> list[int]:
     """How many orders, runs and messages there are."""
-    paths = ("/orders", "/workflow_run", "/outbox_event")
+    paths = ("/orders", "/workflow_run", "/outbox_event?filter=kind:eq:order.placed")
     return [int(shop.get(path, headers=caller).json()["meta"]["total"]) for path in paths]
 
 
@@ -270,5 +277,5 @@ def test_the_environment_of_the_tests_serves_the_demo_too() -> None:
     text = (ROOT / "scripts" / "_demo.py").read_text()
     extras = set(re.findall(r'"(\w+)"', re.findall(r"_venv\.ensure\((.*?)\)", text)[0]))
 
-    assert extras == {"admin", "auth"}
+    assert extras == {"admin", "auth", "http"}
     assert extras | {"postgres"} <= _venv.IMPLIED["dev"]

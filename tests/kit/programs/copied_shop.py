@@ -69,6 +69,7 @@ def thing(number: int) -> dict[str, Any]:
 server = create_server(
     Config.from_env(storage=LocalStorage(os.environ["SHOP_DATA"])),
     "a secret that is long enough to sign with",
+    "A" * 43,
 )
 server.register(Thing)
 server.schedules.add("nightly", cron="0 2 * * *", run="default.note", active=False)
