@@ -17,7 +17,8 @@ from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex._webhook_signatures import checking_key, is_signed
 from maniflex.background.webhooks.model import WebhookDelivery, WebhookEndpoint
 from maniflex.encryption import MemoryKeyProvider
-from maniflex.middleware import db, response
+from maniflex.errors import DeclarationError
+from maniflex.middleware import auth, db, response
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.scripted_http import Answer, scripted
@@ -226,6 +227,51 @@ async def test_models_that_refer_to_each_other_are_told_within_their_tenant(data
         told = [json.loads(request.body) for request in receiver.asked]
         assert sorted(one["type"] for one in told) == ["member.created", "team.created"]
         assert {one["data"]["org"] for one in told} == {"acme"}
+
+
+async def test_endpoints_of_staff_are_told_what_staff_see_while_they_are_staff(database_url: str) -> None:
+    members = {"ada": ["boss"]}
+
+    def check(ctx: Context, claims: Any, info: AuthInfo) -> None:
+        if info.user_id not in members:
+            raise ValueError("the member was removed")
+        info.roles = members[info.user_id]
+
+    def declare(server: Server) -> None:
+        server.pipeline.auth.register(auth.verify(check))
+        server.pipeline.auth.register(auth.api_keys(keys={"k" * 20: AuthInfo("ada", ["boss"])}))
+        server.pipeline.service.register(own_notes, models=[Note])
+
+    clock, boss = FakeClock(), who("ada", "acme", "boss")
+    offer: dict[str, Any] = {"role": "boss", "view_roles": ["boss"]}
+    async with (
+        scripted(OK) as ada,
+        serving(database_url, clock=clock, declare=declare, **offer) as (server, http),
+    ):
+        await endpoint(http, ada.url, boss, ordering="endpoint")
+
+        async def write(text: str) -> list[str]:
+            made = await http.post("/api/notes", json={"owner": "bob", "text": text}, headers=boss)
+            assert made.status_code == 201
+            await server.webhooks.drain()
+            clock.advance(timedelta(seconds=61))  # what was asked of a caller is remembered for a minute
+            return [json.loads(asked.body)["data"]["text"] for asked in ada.asked]
+
+        assert await write("of a boss") == ["of a boss"]
+        members["ada"] = ["clerk"]
+        assert await write("of a clerk") == ["of a boss"]
+        members["ada"] = ["boss"]
+        assert await write("of a boss again") == ["of a boss", "of a boss again"]
+        del members["ada"]
+        assert await write("of nobody") == ["of a boss", "of a boss again"]
+
+
+def test_roles_to_look_with_are_for_those_who_have_a_role() -> None:
+    server = Server()
+    server.register(Doc)
+    server.webhooks.enable(["doc.*"], view_roles="boss")
+    with pytest.raises(DeclarationError, match="view_roles= without role="):
+        _ = server.routes
 
 
 async def test_a_replay_gives_no_more_than_the_first_time(sqlite_url: str) -> None:

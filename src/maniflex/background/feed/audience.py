@@ -1,9 +1,10 @@
 """Who may see an event: what REST would show this caller of the record, and nothing else.
 
-The caller's request is one of the application itself, with an identity and without roles. The model's whole
-chains of LIST and READ run with it, up to a database step that reads nothing: what they refuse is refused,
-and what they bind the request to binds its events. Policies, redaction and transforms are asked each time.
-What cannot be told is withheld. Events without a model are for those whom their declaration names.
+The caller is one whom `auth.verify` still lets in. Its request is one of the application itself, with the
+roles that whoever asks says, mostly none. The model's whole chains of LIST and READ run with it, up to a
+database step that reads nothing: what they refuse is refused, and what they bind the request to binds its
+events. Policies, redaction and transforms are asked each time. What cannot be told is withheld. Events
+without a model are for those whom their declaration names.
 
 Webhook endpoints ask here; whatever else shows events to clients has to ask here, too.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,12 +23,14 @@ from maniflex._json import decode
 from maniflex._threads import on_thread
 from maniflex.background.feed.api import Events
 from maniflex.db.current import transaction
+from maniflex.errors import Abort, CallbackFailed
 from maniflex.events.event import CONTROL, Event
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import ask
 from maniflex.pipeline.routes import Endpoint, RouteBuilder, serves
 from maniflex.pipeline.rules.transforms import change_records
 from maniflex.query.query import Scope, adopt
@@ -50,10 +53,18 @@ class Seen:
 
 
 class Audience:
-    """Judges events for callers without roles."""
+    """Judges events for callers who are not there; with a `member_role`, for those who still have it."""
 
-    def __init__(self, routes: RouteBuilder, events: Events, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        routes: RouteBuilder,
+        events: Events,
+        now: Callable[[], datetime],
+        *,
+        member_role: str | None = None,
+    ) -> None:
         self._runtime = routes.runtime
+        self._member_role = member_role
         self._events = events
         self._now = now
         self._logger = logging.getLogger("maniflex.events")
@@ -61,6 +72,7 @@ class Audience:
         self._models = {meta.name: meta for meta in metas}
         self._chains = {meta.name: _chains_of(routes, meta) for meta in metas}
         self._seen: dict[tuple[str, str, str], tuple[datetime, Seen | None]] = {}
+        self._members: dict[tuple[str, str], tuple[datetime, bool]] = {}
         self._warned: set[str] = set()
 
     async def view(
@@ -80,7 +92,7 @@ class Audience:
             return None
 
     async def _view(self, auth: AuthInfo, event: Event, digests: Mapping[str, str] | None) -> Event | None:
-        if event.type.startswith(CONTROL):
+        if event.type.startswith(CONTROL) or not await self._is_member(auth):
             return None
         if event.model is None or event.source not in self._events.own_sources:
             return event if await self._is_addressed(auth, event) else None
@@ -91,6 +103,41 @@ class Audience:
         if caller_view is None or not await self._allows(caller_view, meta, event, digests):
             return None
         return await self._as_shown(caller_view.ctx, meta, event)
+
+    # -- callers
+
+    async def _is_member(self, auth: AuthInfo) -> bool:
+        """Whether the application still knows the caller, asked anew each minute."""
+        if not (auth.user_id and self._runtime.caller_checks):
+            return True
+        key, now = (auth.user_id, auth.tenant_id), self._now()
+        last = self._members.get(key)
+        if last is not None and abs(now - last[0]) < ASK_AGAIN:
+            return last[1]
+        is_member = await self._ask_application(auth)
+        while len(self._members) >= _MOST_KEPT:
+            self._members.pop(next(iter(self._members)))
+        self._members[key] = now, is_member
+        return is_member
+
+    async def _ask_application(self, auth: AuthInfo) -> bool:
+        """Ask `auth.verify`; of the roles that it leaves, one is to be `member_role`."""
+        ctx = in_process_context(Context, self._runtime, Operation.LIST, method="GET", path="/")
+        info = replace(auth, roles=[] if self._member_role is None else [self._member_role])
+        ctx.scope[IN_PROCESS] = True
+        ctx.auth, ctx.authenticated, ctx.csrf_exempt = info, True, True
+        for check in self._runtime.caller_checks:
+            try:
+                if await ask(ctx, check, ctx, info.claims, info) is False:
+                    return False
+            except Abort:
+                return False
+            except CallbackFailed as error:
+                if isinstance(error.__cause__, ValueError):
+                    return False
+                raise
+        is_same = (info.user_id, info.tenant_id) == (auth.user_id, auth.tenant_id)
+        return is_same and (self._member_role is None or self._member_role in info.roles)
 
     # -- events of no model
 

@@ -68,6 +68,7 @@ class Offer:
 
     events: tuple[str, ...]
     role: str | None
+    view_roles: tuple[str, ...]
     admin_role: str
     max_endpoints: int
     allow_http: bool
@@ -167,6 +168,7 @@ class Webhooks(DeclaredPart):
         events: Sequence[str],
         *,
         role: str | None = None,
+        view_roles: str | Sequence[str] = (),
         admin_role: str = "admin",
         max_endpoints: int = _MOST_ENDPOINTS,
         allow_http: bool = False,
@@ -177,7 +179,8 @@ class Webhooks(DeclaredPart):
     ) -> None:
         """Let callers have endpoints of their own over REST, for events of these patterns alone.
 
-        With a `role`, callers who have it. `max_endpoints` counts per tenant, or per caller who has none.
+        With a `role`, callers who have it; their endpoints are told what callers with `view_roles` see, and
+        without any what everybody sees. `max_endpoints` counts per tenant, or per caller who has none.
         """
         self.require_open()
         texts, problems = read_patterns(tuple(events))
@@ -186,6 +189,10 @@ class Webhooks(DeclaredPart):
         problems += role_problems(admin_role)
         if role is not None:
             problems += [text.replace("admin_role", "role") for text in role_problems(role)]
+        roles = (view_roles,) if isinstance(view_roles, str) else tuple(view_roles)
+        problems += [text.replace("admin_role", "view_roles") for one in roles for text in role_problems(one)]
+        if roles and role is None:
+            problems.append("view_roles= without role= would show everybody what is for these roles")
         problems += switch_problems(
             allow_http=allow_http,
             allow_private=allow_private,
@@ -201,7 +208,15 @@ class Webhooks(DeclaredPart):
             return
         self.disable_after = as_duration(disable_after, "disable_after")
         self.offer = Offer(
-            tuple(texts), role, admin_role, max_endpoints, allow_http, allow_private, legacy_signature, routes
+            tuple(texts),
+            role,
+            roles,
+            admin_role,
+            max_endpoints,
+            allow_http,
+            allow_private,
+            legacy_signature,
+            routes,
         )
 
     # -- being wired
@@ -365,6 +380,7 @@ class Webhooks(DeclaredPart):
             return None
         auth = AuthInfo(
             endpoint.actor_id or "",
+            roles=[] if self.offer is None else list(self.offer.view_roles),
             tenant_id=endpoint.tenant_id or "",
             identity_type="service_account",
             auth_method="webhook",
@@ -374,7 +390,9 @@ class Webhooks(DeclaredPart):
     def judge_by(self, routes: RouteBuilder) -> None:
         """The models have their routes: events are judged by them."""
         if self.offer is not None:
-            self.audience = Audience(routes, self._events, routes.runtime.clock.now)
+            self.audience = Audience(
+                routes, self._events, routes.runtime.clock.now, member_role=self.offer.role
+            )
 
     async def tell_disabled(self, tx: Tx, id: str, endpoint: Disabled, reason: str) -> None:
         """Publish that an endpoint was disabled."""
