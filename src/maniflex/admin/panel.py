@@ -54,6 +54,7 @@ from maniflex.db.port import Adapter
 from maniflex.errors import Abort, BodyTooLarge, NotFound
 from maniflex.features.actions import Action
 from maniflex.http.asgi import Router
+from maniflex.middleware.service.service_entry import OwnerEntry
 from maniflex.middleware.workflow import Machine
 from maniflex.model.class_body import field_texts
 from maniflex.model.history_row import is_history
@@ -61,7 +62,9 @@ from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import unknown_model
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import Seat
 from maniflex.pipeline.in_process import InProcess
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.routes import Endpoint, Mount, RouteBuilder, RouteDocs
@@ -456,6 +459,7 @@ def build_panel(
     own_authenticators: Sequence[str],
     api_actions: Sequence[Action],
     machines: Sequence[Machine],
+    owner_seats: Sequence[tuple[OwnerEntry, Seat]],
     work: Work,
     durable: DurableParts | None = None,
 ) -> Panel:
@@ -478,6 +482,11 @@ def build_panel(
                 rules.field.name: rules
                 for rules in (machine.states_of(meta) for machine in machines if machine.is_on(meta))
             },
+            owner_entries=[
+                entry
+                for entry, seat in owner_seats
+                if meta in seat.models and (seat.operations is None or Operation.CREATE in seat.operations)
+            ],
         )
 
     shown_metas = shown_models(admin, models)

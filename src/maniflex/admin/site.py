@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,13 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.db.backend import operators_of
+from maniflex.middleware.service.service_entry import OwnerEntry
 from maniflex.middleware.workflow import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.model.texts import control_field
+from maniflex.pipeline.entry import require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.routes import keeps
+from maniflex.pipeline.routes import serves
 from maniflex.pipeline.rules.transforms import Computed
 
 _LABELS = ("title", "name", "label", "subject", "email", "username", "number", "code", "slug", "key")
@@ -52,6 +54,7 @@ class ModelSite:
     actions: tuple[AdminAction, ...]
     read_only: bool
     state_rules: Mapping[str, StateRules] = field(default_factory=dict)  # of fields with a state machine
+    owner_entries: Sequence[OwnerEntry] = ()  # they write the caller into new records
 
     # -- texts
 
@@ -138,6 +141,11 @@ class ModelSite:
         members, rules = list(field_meta.enum or ()), self.state_rules.get(field_meta.name)
         return members if rules is None else rules.possible(members, source, is_new=is_new)
 
+    def owner_fields(self, roles: Collection[str]) -> frozenset[str]:
+        """The fields that name whoever makes a record, for somebody with these roles."""
+        entries = [one for one in self.owner_entries if one.exempt_roles.isdisjoint(roles)]
+        return frozenset(require_field(self.meta, one.sets).name for one in entries)
+
     @property
     def parents(self) -> dict[str, RelationMeta]:
         """Relations to the record that it belongs to, by the attribute that holds the id."""
@@ -207,18 +215,18 @@ class ModelSite:
             self.can_write
             and self.admin.can_create
             and not self.is_singleton
-            and keeps(self.meta, Operation.CREATE)
+            and serves(self.meta, Operation.CREATE, item=False)
         )
 
     @property
     def can_edit(self) -> bool:
-        if not (self.can_write and keeps(self.meta, Operation.UPDATE)):
+        if not (self.can_write and serves(self.meta, Operation.UPDATE, item=True)):
             return False
         return self.admin.can_edit and (self.has_id or self.is_singleton)
 
     @property
     def can_delete(self) -> bool:
-        if not (self.can_write and keeps(self.meta, Operation.DELETE)):
+        if not (self.can_write and serves(self.meta, Operation.DELETE, item=True)):
             return False
         return self.admin.can_delete and self.has_id and not self.is_singleton
 

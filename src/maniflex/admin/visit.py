@@ -680,8 +680,14 @@ class Api:
     async def stamped_fields(
         self, site: ModelSite, operation: Operation = Operation.CREATE
     ) -> frozenset[str]:
-        """The fields that scope rules give to each record that this person writes, whatever a form says."""
-        return (await self._permission(site, operation, None)).stamped
+        """The fields that the application fills in what this person writes, so that no form asks for them.
+
+        Scope rules do it in each write, `service.owner_scope` in new records.
+        """
+        stamped_names = (await self._permission(site, operation, None)).stamped
+        if operation is not Operation.CREATE or self._auth is None:
+            return stamped_names
+        return stamped_names | site.owner_fields(self._auth.roles)
 
     async def _permission(self, site: ModelSite, operation: Operation, item: bool | None) -> Permission:
         on_one = (

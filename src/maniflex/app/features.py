@@ -373,6 +373,7 @@ class AdminPanel(Feature):
         if admin is None or any(self.problems(draft)):
             return ()
         from maniflex.admin.panel import build_panel
+        from maniflex.middleware.service.service_entry import OwnerEntry
 
         registrations = declaration.pipeline.auth.registrations
         draft.panel = build_panel(
@@ -383,6 +384,7 @@ class AdminPanel(Feature):
             api_actions=declaration.actions,
             own_authenticators=[r.name for r in registrations if not isinstance(r.fn, Entry)],
             machines=[r.fn for r in declaration.pipeline.validate.registrations if isinstance(r.fn, Machine)],
+            owner_seats=[(e, seat) for e, seat in draft.placement.seats if isinstance(e, OwnerEntry)],
             durable=durable_parts(draft) if admin.operations else None,
             work=declaration.durable.work,
         )

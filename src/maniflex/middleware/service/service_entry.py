@@ -240,7 +240,7 @@ class OwnerEntry(ServiceEntry):
         super().__init__()
         self.fields, self.sets = (field,), field
         roles = (unless_role,) if isinstance(unless_role, str) else tuple(unless_role or ())
-        self._exempt_roles = frozenset(roles)
+        self.exempt_roles = frozenset(roles)
         if not all(map(is_text, roles)):
             self.mistakes.append(f"unless_role is the name of a role, not {unless_role!r}")
         self._overwrites = mismatch == "overwrite"
@@ -251,7 +251,7 @@ class OwnerEntry(ServiceEntry):
         return (Piece("deserialize", self.make, At.AFTER, operations=frozenset({Operation.CREATE})),)
 
     def rules(self, seat: Seat) -> Iterable[EntryRule]:
-        return () if self._exempt_roles else super().rules(seat)  # those with such a role are asked
+        return () if self.exempt_roles else super().rules(seat)  # those with such a role are asked
 
     def model_problems(self, model: ModelMeta) -> Iterable[str]:
         field = require_field(model, self.sets)
@@ -272,7 +272,7 @@ class OwnerEntry(ServiceEntry):
         async def stamp_owner(ctx: Context, next: Next) -> None:
             body = ctx._body
             auth = ctx.auth
-            is_exempt = auth is not None and not self._exempt_roles.isdisjoint(auth.roles)
+            is_exempt = auth is not None and not self.exempt_roles.isdisjoint(auth.roles)
             if body is not None and not is_exempt:
                 if auth is None or not auth.user_id:
                     headers = {"www-authenticate": "Bearer"}
