@@ -334,6 +334,17 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_written(
     assert list(here.iterdir()) == []
 
 
+def test_packages_that_lack_are_named_before_anything_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jwt", None)  # as where the extra `auth` is not installed
+    refused = new("shop", "--template", "saas", "--database", "postgres")
+    assert refused.exit_code == 1
+    assert 'Type: pip install "maniflex[auth,postgres,export,cli]"' in " ".join(refused.output.split())
+    assert list(here.iterdir()) == []
+    assert new("shop", "--template", "minimal").exit_code == 0
+
+
 def test_with_git_there_is_a_first_commit(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,14 @@ class Project:
             for path, source in places.items()
         }
 
-    def _values(self) -> dict[str, Any]:
+    @property
+    def extras(self) -> str:
+        """The extras of maniflex that it depends on."""
         extras = ["auth"] * (self.template != "minimal") + ["postgres"] * (self.database == "postgres")
         extras += ["encryption", "export"] * (self.template == "saas")
+        return ",".join([*extras, "cli"])
+
+    def _values(self) -> dict[str, Any]:
         urls = {
             "sqlite": f"sqlite:///{self.package}.db",
             "postgres": f"postgresql://localhost/{self.package}",
@@ -182,7 +188,7 @@ class Project:
             "template": self.template,
             "database": self.database,
             "database_url": urls[self.database],
-            "extras": ",".join([*extras, "cli"]),
+            "extras": self.extras,
             "domains": self.domains,
             "docker": self.docker,
             "admin": self.admin and self.template != "minimal",
@@ -229,6 +235,7 @@ def new(
     directory = Path(name)
     _check(directory, template, domains, with_git)
     project = Project(directory.name, template, database, domains, docker, admin=not no_admin)
+    _check_packages(project)
     contents = project.files()
     for path, content in contents.items():
         place = directory / path
@@ -290,6 +297,18 @@ def _check(directory: Path, template: str, domains: bool, with_git: bool) -> Non
         raise click.ClickException(f"there is no directory {directory.absolute().parent}")
     if with_git and shutil.which("git") is None:
         raise click.ClickException("git is not installed; leave --git out, or install it")
+
+
+def _check_packages(project: Project) -> None:
+    """Refuse a template whose code cannot be read here: its first migration is made of it."""
+    if project.template != "minimal" and not all(map(find_spec, _PACKAGES)):
+        raise click.ClickException(
+            f"the template {project.template} needs packages that are not installed here; nothing was made."
+            f' Type: pip install "maniflex[{project.extras}]", and this once more'
+        )
+
+
+_PACKAGES = ("jwt", "cryptography", "argon2")  # of tokens and passwords
 
 
 def _commit(directory: Path) -> None:
