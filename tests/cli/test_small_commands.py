@@ -177,6 +177,14 @@ def test_the_prompt_awaits(tmp_path: Path, sqlite_url: str) -> None:
     assert "server, db and Post are here" in page
 
 
+def test_the_prompt_shows_where_typed_code_failed_and_nothing_else(tmp_path: Path, sqlite_url: str) -> None:
+    page = type_at_prompt(tmp_path, sqlite_url, "1 / 0", "await db(Post).read('nobody')")
+    assert "ZeroDivisionError" in page
+    assert "NotFound" in page
+    assert "During handling of the above exception" not in page
+    assert "maniflex/cli" not in page
+
+
 def test_a_prompt_that_only_reads_says_so_of_a_write(tmp_path: Path, database_url: str) -> None:
     type_at_prompt(tmp_path, database_url, "await db(Post).create(title='a')")
     writes = ("await db(Post).create(title='b')", "await server.raw_exec('VACUUM')")

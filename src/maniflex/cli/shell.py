@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -144,7 +145,7 @@ def _execute(compiled: CodeType, names: dict[str, Any], run: Run) -> Any:
 def _own_part(error: BaseException) -> Any:
     """The traceback from the typed code on."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != "<code>":
+    while trace is not None and trace.tb_frame.f_code.co_filename not in ("<code>", "<console>"):
         trace = trace.tb_next
     return trace
 
@@ -153,13 +154,13 @@ def _interact(names: dict[str, Any], run: Run, read_only: bool) -> None:
     models = ", ".join(name for name in names if name[:1].isupper()) or "no models"
     only = "; nothing can be written" if read_only else ""
     banner = f"server, db and {models} are here; await works{only}. Ctrl-D ends."
-    try:
-        from IPython.terminal.embed import (  # type: ignore[import-not-found, unused-ignore]  # where it is
-            InteractiveShellEmbed,
-        )
-    except ImportError:
+    if find_spec("IPython") is None:  # not by `except`: each mistake of the prompt would show that one, too
         _Console(names, run).interact(banner, exitmsg="")
         return
+    from IPython.terminal.embed import (  # type: ignore[import-not-found, unused-ignore]  # where it is
+        InteractiveShellEmbed,
+    )
+
     ipython = InteractiveShellEmbed(banner1=banner, user_ns=names)
     ipython.loop_runner = run
     ipython.autoawait = True
@@ -182,8 +183,8 @@ class _Console(code.InteractiveConsole):
             raise
         except KeyboardInterrupt:
             self.write("interrupted\n")
-        except BaseException:
-            self.showtraceback()
+        except BaseException as error:
+            self.write("".join(traceback.format_exception(type(error), error, _own_part(error))))
 
 
 # `maniflex backup module:server FILE`: a copy of a SQLite database while it is in use.

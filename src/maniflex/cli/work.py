@@ -311,7 +311,7 @@ tenant_option = click.option("--tenant", help="The tenant of the schedule; witho
 
 @click.group()
 def schedules() -> None:
-    """Look at schedules, fire them, pause them and let them go on."""
+    """Look at schedules, run them now, pause them and resume them."""
 
 
 @schedules.command("list", epilog="Example: maniflex schedules list app:server --status active")

@@ -22,7 +22,7 @@ from maniflex.model.meta import FieldMeta
 from maniflex.schema.differences import Difference, What, find_differences
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect, statement_of
-from maniflex.sql.tables import quote
+from maniflex.sql.tables import find_table, quote
 
 _VALUES_AT_ONCE = 1000
 
@@ -167,9 +167,18 @@ async def invalid_indexes(database: OpenDatabase) -> AsyncIterator[Problem]:
         )
 
 
+async def _models_with_tables(database: OpenDatabase) -> list[ModelSql]:
+    """The models whose values can be looked at; that a table is not there, T151 and T152 tell."""
+    return [
+        model
+        for model in database.models
+        if await database.run.fetch_one(find_table(model.table.name, model.dialect)) is not None
+    ]
+
+
 async def capitals_that_count(database: OpenDatabase) -> AsyncIterator[Problem]:
     """Values from before `ignore_case`: they are not found, and others that differ by case are stored."""
-    for model in database.models:
+    for model in await _models_with_tables(database):
         for field in () if model.readonly else model.meta.fields:
             if not field.ignore_case:
                 continue
@@ -212,7 +221,7 @@ _FEW_VALUES = 100  # of a field that is matched, which so few cannot hide
 
 async def stored_keys(database: OpenDatabase) -> AsyncIterator[Problem]:
     """What encrypted fields hold that should be written anew, or that nobody can open."""
-    for model in database.models:
+    for model in await _models_with_tables(database):
         for cipher in () if model.cipher is None else model.cipher.fields.values():
             item, name = cipher.field, f"{model.meta.name}.{cipher.field.name}"
             about = (model.meta.name, name)
