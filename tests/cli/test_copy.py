@@ -24,8 +24,8 @@ from maniflex import Server
 from maniflex.db.sqlite.connect import ConnectionSource
 from maniflex.testing import client
 from tests.kit.commands import Commands
-from tests.kit.processes import IMPORTS, MANIFLEX, PROGRAMS
-from tests.kit.waiting import until
+from tests.kit.processes import IMPORTS, MANIFLEX, PROGRAMS, run_command
+from tests.kit.waiting import eventually, until
 
 PASSWORD = "hunter22!"
 NOTES = 3000
@@ -352,6 +352,32 @@ def _ask(url: str, question: str) -> Any:
             await connection.close()
 
     return asyncio.run(ask())
+
+
+WORKING = """
+from maniflex import Config, Run, Server
+
+server = Server(Config.from_env())
+
+@server.work.handler("report.v1")
+async def report(run: Run) -> None: ...
+"""
+
+
+def test_an_application_that_runs_meanwhile_is_named(tmp_path: Path, sqlite_url: str) -> None:
+    (tmp_path / "app.py").write_text(WORKING)
+    copy = partial(run_command, "copy", "app:server", "--to", f"sqlite:///{tmp_path}/there.db", cwd=tmp_path)
+    with application(tmp_path, sqlite_url) as (_, server):
+
+        async def copy_while_it_runs() -> str:
+            async with server.lifespan():
+                await eventually(lambda: server.db("WorkProcess").count(), "the process is seen")
+                return (await asyncio.to_thread(copy)).stderr
+
+        words = asyncio.run(copy_while_it_runs())
+        assert f"(process {os.getpid()}); what it writes from now on may be missing" in words
+        (tmp_path / "there.db").unlink()
+        assert "warning" not in copy().stderr
 
 
 def test_a_row_that_changed_meanwhile_is_named(notes: Commands, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from maniflex._names import did_you_mean
 from maniflex.app.assembly import Assembly
 from maniflex.app.server import Server
+from maniflex.background.processes.store import ProcessState, WorkProcess
 from maniflex.db.current import reading, transaction
 from maniflex.db.records import Records
 from maniflex.db.transfer.copier import Copier
@@ -324,6 +325,16 @@ class DataCopy:
                 await self._server.make_tables(self._target)
             await _require_tables(self._target)
             yield self.copier
+
+    async def living(self) -> list[WorkProcess]:
+        """The processes of the application that may write into the source."""
+        source = self.copier.source
+        store = self._source.runtime.stores.get(WorkProcess)
+        if store is None or store.adapter is not source:
+            return []
+        processes = await Records[WorkProcess](store, reading(source)).list(sorts="seen_at:desc", limit=100)
+        now = self._source.runtime.clock.now()
+        return [process for process in processes if process.state(now) is ProcessState.ALIVE]
 
     async def finish(self) -> None:
         """End the copy; a database that migrations keep is at the same revision in the copy.

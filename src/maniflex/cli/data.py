@@ -315,6 +315,13 @@ def copy(target: str, source: str | None, destination: str, batch: int, check: b
         async with data.open(makes_tables=not check) as copier:
             total, count = await copier.count_rows(), 0
             if not check:
+                for process in await data.living():
+                    click.echo(
+                        f"warning: the application runs on {process.host} (process {process.pid}); what it"
+                        " writes from now on may be missing in the copy. Stop it, empty the target and"
+                        " copy again",
+                        err=True,
+                    )
                 positions = await copier.begin()
                 before = sum(position.copied for position in positions.values())
                 with Progress("copied", total) as progress:
