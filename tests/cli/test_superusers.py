@@ -48,3 +48,24 @@ def test_a_server_without_a_panel_has_no_superusers(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text('from maniflex import Server\nserver = Server("sqlite:///x.db")\n')
     done = run_command("superuser", "list", "app:server", cwd=tmp_path)
     assert (done.returncode, "server.admin()" in done.stderr) == (1, True)
+
+
+def test_nobody_is_made_who_could_not_enter(tmp_path: Path, sqlite_url: str) -> None:
+    def refusal(admin: str, *options: str) -> str:
+        login = "async def login(ctx, username, password): ..."
+        lines = (
+            login,
+            "from maniflex import Server",
+            f"server = Server({sqlite_url!r})",
+            f"server.admin({admin})",
+        )
+        (tmp_path / "app.py").write_text("\n".join(lines) + "\n")
+        make = ("createsuperuser", "app:server", "--email", "ada@example.org", "--password-stdin", *options)
+        done = run_command(*make, cwd=tmp_path, stdin=PASSWORD + "\n")
+        assert done.returncode == 1, done.stdout
+        return done.stderr
+
+    assert "superusers cannot sign in to this panel" in refusal("auth=login, role='staff'")
+    assert "superusers cannot sign in to this panel" in refusal("auth='pipeline', role=None")
+    assert "add --role staff" in refusal("role='staff'")
+    assert "add --role superuser" in refusal("", "--role", "agent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
@@ -33,14 +33,30 @@ def createsuperuser(
 ) -> None:
     """Make a person who may enter the panel."""
     server = load_with_panel(target)
+    roles = roles or (ROLE,)
+    _refuse_who_cannot_enter(server, roles)
     email = email or click.prompt("Email")
     password = read_password(password_stdin)
 
     async def create() -> str:
-        user = await server.superusers.create(email, password, roles=roles or (ROLE,), tenant_id=tenant)
+        user = await server.superusers.create(email, password, roles=roles, tenant_id=tenant)
         return user.email
 
     click.echo(f"{run_once(server, create)} may now sign in at {server.panel_path}")
+
+
+def _refuse_who_cannot_enter(server: Server, roles: Sequence[str]) -> None:
+    """Make nobody for whom the sign-in of the panel would stay closed."""
+    panel = server.declared_panel
+    if panel is not None and panel.auth != "superuser":
+        raise click.ClickException(
+            "superusers cannot sign in to this panel: server.admin(auth=...) asks the application who"
+            " somebody is, so make an account there"
+        )
+    if panel is not None and panel.role is not None and panel.role not in roles:
+        raise click.ClickException(
+            f"the role {panel.role} is needed to enter this panel; add --role {panel.role}"
+        )
 
 
 def load_with_panel(target: str) -> Server:
