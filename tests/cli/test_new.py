@@ -342,7 +342,9 @@ def test_packages_that_lack_are_named_before_anything_is_written(
     assert refused.exit_code == 1
     assert 'Type: pip install "maniflex[auth,postgres,export,cli]"' in " ".join(refused.output.split())
     assert list(here.iterdir()) == []
-    assert new("shop", "--template", "minimal").exit_code == 0
+    made = new("shop", "--template", "minimal")
+    assert made.exit_code == 0
+    assert "pip install -e '.[dev]'" in made.output
 
 
 def test_with_git_there_is_a_first_commit(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

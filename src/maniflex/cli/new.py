@@ -249,6 +249,7 @@ def new(
         _commit(directory)
     click.echo(f"{directory}: {len(contents)} files. Next:")
     click.echo(f"  cd {directory}")
+    click.echo("  pip install -e '.[dev]'")
     if database == "postgres":
         click.echo(f"  createdb {project.package}")
     if template != "minimal":
