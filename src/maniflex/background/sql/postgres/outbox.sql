@@ -101,15 +101,18 @@ WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and 
 ), picked AS MATERIALIZED (
     SELECT d.id, d.seq, d.key, d.orphaned FROM due d CROSS JOIN first f
      WHERE CASE WHEN f.orphaned THEN d.id = f.id ELSE NOT d.orphaned END
-), last AS (
-    SELECT key, max(seq) AS seq FROM picked WHERE key IS NOT NULL GROUP BY key
-), gap AS MATERIALIZED (
-    SELECT l.key, (SELECT e.seq FROM outbox_event e
-                    WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = l.key AND e.seq < l.seq /* open e */
-                      AND e.id NOT IN (SELECT id FROM picked) ORDER BY e.seq LIMIT 1) AS seq
-      FROM last l
 ), chosen AS MATERIALIZED (
-    SELECT p.id, p.key FROM picked p LEFT JOIN gap g ON g.key = p.key WHERE g.seq IS NULL OR p.seq < g.seq
+    SELECT id, key FROM picked WHERE key IS NULL
+     UNION ALL
+    SELECT m.id, k.key
+      FROM (SELECT key, max(seq) AS last, array_agg(id) AS ids, array_agg(seq) AS seqs
+              FROM picked WHERE key IS NOT NULL GROUP BY key) k
+     CROSS JOIN LATERAL (
+        SELECT (SELECT e.seq FROM outbox_event e
+                 WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = k.key AND e.seq < k.last /* open e */
+                   AND e.id NOT IN (SELECT id FROM picked) ORDER BY e.seq LIMIT 1) AS seq) gap
+     CROSS JOIN LATERAL unnest(k.ids, k.seqs) AS m (id, seq)
+     WHERE gap.seq IS NULL OR m.seq < gap.seq
 ), lane AS (
     INSERT INTO outbox_lane AS l (key, lease, lease_until)
     SELECT DISTINCT key, :lease, :until::timestamptz FROM chosen WHERE key IS NOT NULL ORDER BY key

@@ -59,15 +59,16 @@ WITH due AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT d.id, d.seq, d.key, d.orphaned FROM due d CROSS JOIN first f
      WHERE CASE WHEN f.orphaned THEN d.id = f.id ELSE NOT d.orphaned END
-), last AS MATERIALIZED (
-    SELECT key, max(seq) AS seq FROM picked WHERE key IS NOT NULL GROUP BY key
 ), gap AS MATERIALIZED (
-    SELECT l.key, (SELECT e.seq FROM outbox_event e
+    SELECT l.messages, (SELECT e.seq FROM outbox_event e
                     WHERE e.status = 'pending' AND e.key = l.key AND e.key IS NOT NULL AND e.seq < l.seq
                       AND e.id NOT IN (SELECT id FROM picked) ORDER BY e.seq LIMIT 1) AS seq
-      FROM last l
-), chosen AS MATERIALIZED (
-    SELECT p.id FROM picked p LEFT JOIN gap g ON g.key = p.key WHERE g.seq IS NULL OR p.seq < g.seq
+      FROM (SELECT key, max(seq) AS seq, json_group_array(json_array(id, seq)) AS messages
+              FROM picked WHERE key IS NOT NULL GROUP BY key) l
+), chosen AS MATERIALIZED ( -- without a join: SQLite would compare every key with every message
+    SELECT id FROM picked WHERE key IS NULL
+     UNION ALL
+    SELECT m.value ->> 0 FROM gap g CROSS JOIN json_each(g.messages) m WHERE g.seq IS NULL OR m.value ->> 1 < g.seq
 )
 UPDATE outbox_event
    SET lease = :lease, lease_until = :until, leased_by = :owner, updated_at = :now,
