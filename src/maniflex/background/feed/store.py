@@ -544,7 +544,20 @@ class FeedStore:
 
     async def prune(self, before: datetime, limit: int, now: datetime) -> int:
         """Remove events that nobody needs any more, oldest first; how many."""
-        statement = self._sql["prune"].bind(before=self._time(before), limit=limit)
+        oldest = await self._find_from(0)
+        if oldest is None or oldest[1] >= before:
+            return 0
+        near = await self._find_from(oldest[0] + 2 * limit)
+        count = 0
+        if near is not None and near[1] < before:
+            count = await self._prune_until(near[0], before, limit, now)
+        if count == limit:
+            return count
+        until = await self._last_before(before, oldest[0])
+        return count + await self._prune_until(until, before, limit - count, now)
+
+    async def _prune_until(self, until: int, before: datetime, limit: int, now: datetime) -> int:
+        statement = self._sql["prune"].bind(before=self._time(before), until=until, limit=limit)
         needed = "".join(f" AND NOT ({taker.needed})" for taker in self.takers)
         async with self.adapter.transaction() as tx:
             rows = await tx.write(Sql(statement.text.format(needed=needed), statement.params))
@@ -575,6 +588,27 @@ def _events_of(rows: Sequence[Row]) -> list[RoutedEvent]:
 def _lane(group: GroupState, key: str | None) -> str | None:
     return f"{group.name}/{key}" if group.is_ordered and key is not None else None
 
+
+    async def _last_before(self, moment: datetime, oldest: int) -> int:
+        """The position of the last event from before a moment, of which one is known.
+
+        Positions and times nearly go alike, so it is found by halves: no index says it, and to look at all
+        that is kept would take longer with every event.
+        """
+        low, high = oldest, (await self.position()).last
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = await self._find_from(middle)
+            if found is None or found[0] > high or found[1] >= moment:
+                high = middle - 1
+            else:
+                low = found[0]
+        return low
+
+    async def _find_from(self, position: int) -> tuple[int, datetime] | None:
+        """The first event at this position or behind it: where it is, and when it was stored."""
+        rows = await self.primary.fetch(self._sql["find_from"].bind(position=position))
+        return (int(rows[0][0]), instant(rows[0][1])) if rows else None
 
 def quote_literal(text: str) -> str:
     """A text as SQL writes it."""

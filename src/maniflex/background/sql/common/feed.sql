@@ -45,6 +45,9 @@ SELECT count(*) FROM event_log WHERE position IS NULL;
 -- What a group that is behind has to catch up with.
 SELECT id, type, key, tenant_id, position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit;
 
+-- name: find_from
+SELECT position, created_at FROM event_log WHERE position >= :position ORDER BY position LIMIT 1;
+
 -- name: groups
 SELECT name, kind, patterns, is_ordered, position, paused FROM event_group ORDER BY name;
 

@@ -117,7 +117,7 @@ UPDATE event_group SET position = :last::bigint WHERE name = ANY(:names::text[])
 -- name: prune
 DELETE FROM event_log WHERE id = ANY(ARRAY(
     SELECT e.id FROM event_log e
-     WHERE e.position IS NOT NULL AND e.created_at < :before{needed}
+     WHERE e.position <= :until AND e.created_at < :before{needed}
        AND e.position <= coalesce((SELECT min(g.position) FROM event_group g
                                     WHERE g.kind = 'handler' OR g.served_at >= :before), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')

@@ -100,7 +100,7 @@ UPDATE event_group SET position = :last WHERE name IN (SELECT value FROM json_ea
 -- name: prune
 DELETE FROM event_log WHERE id IN (
     SELECT e.id FROM event_log e
-     WHERE e.position IS NOT NULL AND e.created_at < :before{needed}
+     WHERE e.position <= :until AND e.created_at < :before{needed}
        AND e.position <= coalesce((SELECT min(g.position) FROM event_group g
                                     WHERE g.kind = 'handler' OR g.served_at >= :before), e.position)
        AND NOT EXISTS (SELECT 1 FROM outbox_event o WHERE o.about = 'event/' || e.id AND o.status <> 'delivered')
