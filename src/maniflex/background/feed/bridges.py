@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from maniflex._clock import Clock
 from maniflex._fence import describe
@@ -31,6 +31,7 @@ AT_ONCE = 200  # events of one batch
 TRIES = 1_000_000  # of an event of others, while the database is away
 LONGEST_PAUSE = 30  # seconds
 OPEN_AGAIN = timedelta(seconds=5)
+_NOT_LEADING = 0, datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Bridge(Loop):
         self._metrics = metrics
         self._lease = new_id()
         self._wants = matcher(use.publish)
+        self._lead = _NOT_LEADING  # behind a batch: where it ended, and until when the lease lasts
 
     async def stop(self) -> None:
         await super().stop()
@@ -81,8 +83,7 @@ class Bridge(Loop):
             await self._store.leave_bridge(self._use.name, self._lease)
 
     async def tick(self) -> bool:
-        now = self.clock.now()
-        position = await self._store.lead_bridge(self._use.name, self._lease, now, now + self._lease_time)
+        position = await self._take_lead()
         if position is None:
             return False
         events = await self._store.read(position, AT_ONCE)
@@ -91,9 +92,18 @@ class Bridge(Loop):
         own_events = [one for one in events if self._is_meant(one.event)]
         if own_events:
             await self._publish(own_events)
-        last = events[-1].event.position or position
-        until = self.clock.now() + self._lease_time
-        return await self._store.move_bridge(self._use.name, self._lease, last, until)
+        last, until = events[-1].event.position or position, self.clock.now() + self._lease_time
+        if await self._store.move_bridge(self._use.name, self._lease, last, until):
+            self._lead = last, until
+        return True
+
+    async def _take_lead(self) -> int | None:
+        """Where to go on; None where another process leads, or the bridge is paused."""
+        (position, until), self._lead = self._lead, _NOT_LEADING
+        now = self.clock.now()
+        if now < until:  # the batch before has prolonged the lease when it said how far it came
+            return position
+        return await self._store.lead_bridge(self._use.name, self._lease, now, now + self._lease_time)
 
     def _is_meant(self, event: Event) -> bool:
         is_own = event.source in self._own_sources and not event.type.startswith(CONTROL)

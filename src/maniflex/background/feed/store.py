@@ -480,11 +480,11 @@ class FeedStore:
         return int(rows[0][0]) if rows else None
 
     async def move_bridge(self, name: str, lease: str, position: int, until: datetime) -> bool:
-        """Write down how far a bridge has come; False where it is another's by now."""
+        """Write down how far a bridge has come; False where it is another's by now, or paused."""
         statement = self._sql["move_bridge"].bind(
             name=name, lease=lease, position=position, until=self._time(until)
         )
-        return bool(await self.adapter.write(statement))
+        return any(not is_paused for (is_paused,) in await self.adapter.write(statement))
 
     async def leave_bridge(self, name: str, lease: str) -> None:
         """Let another process lead a bridge."""

@@ -117,7 +117,7 @@ UPDATE event_group SET lease = :lease, lease_until = :until
 RETURNING position;
 
 -- name: move_bridge
-UPDATE event_group SET position = :position, lease_until = :until WHERE name = :name AND lease = :lease RETURNING name;
+UPDATE event_group SET position = :position, lease_until = :until WHERE name = :name AND lease = :lease RETURNING paused;
 
 -- name: give_up
 -- What a broker can never take: a dead delivery with its reason, so that the bridge goes on.
