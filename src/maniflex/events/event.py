@@ -10,9 +10,11 @@ here; one that was read from the database or a broker is taken as it is (`Event.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Self
 
 from maniflex._ids import new_id
@@ -92,6 +94,13 @@ class Event:
         put = object.__setattr__
         for name in _NAMES:
             put(event, name, values[name] if name in values else _default(name))
+        return event
+
+    @classmethod
+    def restore_values(cls, values: Sequence[Any]) -> Self:
+        """An event that was made before, of the values of all its fields in their order."""
+        event = object.__new__(cls)
+        deque(map(object.__setattr__, repeat(event), _NAMES, values), maxlen=0)  # thousands are read a second
         return event
 
     @property

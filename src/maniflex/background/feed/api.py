@@ -551,7 +551,7 @@ class Events(DeclaredPart):
     def _wake(self) -> None:
         """An event is committed."""
         if self._router is not None:
-            self._router.wake()
+            self._router.note_event()
 
     def _wake_takers(self) -> None:
         """There may be deliveries, and events with new positions."""

@@ -21,6 +21,7 @@ from maniflex.errors import Lagged
 from maniflex.events.event import CONTROL, Event
 from maniflex.events.patterns import matcher
 
+BETWEEN_PASSES = 0.005  # seconds: each pass costs several statements, however few events it finds
 PRUNE_EVERY = timedelta(minutes=1)
 PRUNE_AT_ONCE = 500
 READ_AT_ONCE = 500
@@ -45,6 +46,7 @@ class EventRouter(Loop):
         self._store = store
         self._begin = begin
         self._metrics = metrics
+        self._is_told = False
         self._open = AsyncExitStack()
         self.on_routed: Callable[[], None] = lambda: None
         self.on_paused: Callable[[frozenset[str]], None] = lambda names: None
@@ -57,16 +59,32 @@ class EventRouter(Loop):
         await self._open.aclose()
         await super().stop()
 
+    def note_event(self) -> None:
+        """An event of this process is committed: the next pass need not look whether there is one."""
+        self._is_told = True
+        self.wake()
+
     async def tick(self) -> bool:
         await self._begin()
-        is_behind, paused_groups = await self._store.look()
-        self.on_paused(paused_groups)
-        if not is_behind:
-            return False
+        if await self._route():
+            return True
+        await asyncio.sleep(BETWEEN_PASSES)  # what is committed meanwhile shares the next pass
+        return False
+
+    async def _route(self) -> bool:
+        """Make one pass, if there is something to do; whether there may be more."""
+        is_told, self._is_told = self._is_told, False
+        if not is_told:
+            is_behind, paused_groups = await self._store.look()
+            self.on_paused(paused_groups)
+            if not is_behind:
+                return False
         outcome = await self._store.route(self.clock.now())
+        self.on_paused(outcome.paused)
         if outcome.events:
             self._metrics.add("events_routed_total", outcome.events)
-        self.on_routed()
+        if outcome.events or outcome.deliveries or not is_told:
+            self.on_routed()
         return outcome.events == ROUTE_AT_ONCE or (not outcome.events and outcome.deliveries > 0)
 
     def on_failure(self, error: BaseException) -> None:

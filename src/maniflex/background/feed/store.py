@@ -11,18 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from maniflex._ids import new_id, new_ids
-from maniflex._json import decode
+from maniflex._json import decode, encode_plain
 from maniflex.background.feed.model import HANDLER
 from maniflex.background.outbox.store import CHANNEL as OUTBOX_CHANNEL
 from maniflex.background.parameters import PACKAGE, instant, parameters_of
 from maniflex.background.partitions.layout import mend_refusal
 from maniflex.db.current import Primary, transaction
-from maniflex.db.port import Adapter, Executor, Row, Tx, Wake
+from maniflex.db.port import Adapter, BatchStatement, Executor, Row, Tx, Wake
 from maniflex.errors import ConstraintViolation
 from maniflex.events.event import CONTROL, Event
 from maniflex.events.patterns import matcher
@@ -32,13 +33,11 @@ CHANNEL = "maniflex_feed"
 OF_GROUP = "maniflex.event."  # begins the kinds of deliveries to groups
 ROUTE_AT_ONCE = 1000
 _AND_NOTIFY = f", pg_notify(left('{CHANNEL}.' || current_schema(), 63), '')"  # behind RETURNING id
-_DELIVERED = ("ids", "events", "kinds", "keys")
-_SAME_NAMES = (  # columns that are called like the attributes of an event
-    *("position", "type", "source", "subject", "key", "model", "operation", "record_id", "actor_id"),
-    *("tenant_id", "traceparent", "schema_version", "dataref"),
+_COLUMNS = (  # of the fields of an `Event` in their order, and two of the row
+    "type, data, event_id, source, subject, time, key, model, operation, record_id, actor_id, tenant_id,"
+    " traceparent, schema_version, changed, headers, dataref, position, erased, id, scope"
 )
-_NAMES = (*_SAME_NAMES, "id", "event_id", "time", "changed", "headers", "data", "erased", "scope")
-_COLUMNS = ", ".join(_NAMES)
+_TIME = 3  # behind `data`
 
 
 class DraftEvent(NamedTuple):
@@ -72,6 +71,9 @@ class FeedEvent:
     row_id: str
     event: Event
     scope: dict[str, str] | None
+
+
+Delivery = tuple[str, str, str | None]  # the event, the kind of its message and that one's key
 
 
 class GroupState(NamedTuple):
@@ -138,6 +140,7 @@ class Routed(NamedTuple):
     events: int
     deliveries: int
     last: int
+    paused: frozenset[str] = frozenset()  # groups of handlers that are
 
 
 class FeedStore:
@@ -148,10 +151,11 @@ class FeedStore:
         self.primary = Primary(adapter)
         self._sql = load(PACKAGE, "feed", adapter.dialect)
         parameters = parameters_of(adapter.dialect)
-        self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
+        self._time, self._texts = parameters.time, parameters.texts
         self._notify = by_dialect(adapter.dialect, sqlite=None, postgres=self._sql.get("notify"))
         self._matchers: dict[tuple[str, ...], Callable[[str], bool]] = {}
         self.takers: list[Taker] = []
+        self._routes_in_batches = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
     # -- writing
 
@@ -267,32 +271,40 @@ class FeedStore:
 
     async def route(self, now: datetime, limit: int = ROUTE_AT_ONCE) -> Routed:
         """Give positions to committed events and make the messages of the groups that want them."""
+        if self._routes_in_batches and not self.takers:
+            batch = _RoutingBatch(self, now, limit)
+            await self.adapter.batch(batch.statements)
+            if not batch.is_group_behind:
+                return batch.outcome
         async with self._locked_position() as (tx, last):
             groups = await self._handler_groups(tx)
+            paused_groups = frozenset(group.name for group in groups if group.paused)
             caught_up = 0
             if any(group.position < last for group in groups):
                 caught_up = await self._catch_up(tx, groups, last, now, limit)
                 groups = await self._handler_groups(tx)
             caught_up += await self._take_missed(tx, last, now, limit)
-            rows = await tx.fetch(self._sql["unrouted"].bind(limit=limit))
-            if not rows:
-                return Routed(0, caught_up, last)
-            events = [RoutedEvent(*row) for row in rows]
-            await tx.write(self._sql["place"].bind(ids=self._texts([one.id for one in events]), last=last))
+            events = events_of_rows(await tx.write(self._sql["place"].bind(last=last, limit=limit)))
+            if not events:
+                return Routed(0, caught_up, last, paused_groups)
             level = [group for group in groups if group.position == last]
             count = await self._deliver(tx, level, events, now)
-            new_last = last + len(rows)
+            new_last = last + len(events)
             await self._take(tx, events, last, new_last, now)
             await tx.write(self._sql["advance"].bind(last=new_last, now=self._time(now)))
-            names = self._texts([group.name for group in level])
-            await tx.write(self._sql["advance_groups"].bind(last=new_last, names=names))
+            if level:
+                await tx.write(self._bind_advance_of(level, new_last))
             await self._tell(tx, has_deliveries=count > 0)
-            return Routed(len(rows), caught_up + count, new_last)
+            return Routed(len(events), caught_up + count, new_last, paused_groups)
+
+    def _bind_advance_of(self, groups: Sequence[GroupState], last: int) -> Sql:
+        names = self._texts([group.name for group in groups])
+        return self._sql["advance_groups"].bind(last=last, names=names)
 
     @asynccontextmanager
     async def _locked_position(self) -> AsyncIterator[tuple[Tx, int]]:
-        async with self.adapter.transaction() as tx:
-            [[_, last]] = await tx.fetch(self._sql["lock_position"].bind())
+        async with self.adapter.transaction(late=True) as tx:
+            [[_, last]] = await tx.write(self._sql["lock_position"].bind())
             yield tx, int(last)
 
     async def _handler_groups(self, tx: Tx) -> list[GroupState]:
@@ -306,7 +318,7 @@ class FeedStore:
         for group in (group for group in groups if group.position < last):
             rows = await tx.fetch(self._sql["routed"].bind(after=group.position, until=last, limit=limit))
             position = int(rows[-1][-1]) if len(rows) == limit else last
-            count = await self._deliver(tx, [group], _events_of(rows), now)
+            count = await self._deliver(tx, [group], events_of_rows(rows), now)
             await tx.write(self._sql["move_group"].bind(name=group.name, position=position))
             await self._tell(tx, has_deliveries=count > 0)
             total += count
@@ -321,7 +333,7 @@ class FeedStore:
                 continue
             rows = await tx.fetch(self._sql["routed"].bind(after=position, until=last, limit=limit))
             end = int(rows[-1][-1]) if len(rows) == limit else last
-            total += await taker.take(tx, _events_of(rows), now)
+            total += await taker.take(tx, events_of_rows(rows), now)
             await tx.write(self._sql["move_group"].bind(name=taker.name, position=end))
         return total
 
@@ -336,24 +348,39 @@ class FeedStore:
         self, tx: Tx, groups: Sequence[GroupState], events: Sequence[RoutedEvent], now: datetime
     ) -> int:
         """Make the messages of these groups about these events; how many."""
-        takers = [(group, self._matcher(group.patterns)) for group in groups]
-        deliveries: list[tuple[str, str, str | None]] = []
-        for id, type, key, _ in events:
-            if type.startswith(CONTROL):
-                continue
-            deliveries += [
-                (id, OF_GROUP + group.name, _lane(group, key)) for group, wants in takers if wants(type)
-            ]
+        deliveries = self._deliveries(groups, events)
         for start in range(0, len(deliveries), ROUTE_AT_ONCE):
-            part = deliveries[start : start + ROUTE_AT_ONCE]
-            values = [(id, *one) for id, one in zip(new_ids(len(part)), part, strict=True)]
-            statement = self._sql["deliver"].bind(now=self._time(now), **self._rows(_DELIVERED, values))
+            statement = self._bind_deliveries(deliveries[start : start + ROUTE_AT_ONCE], now)
             try:
-                await tx.write(statement)
+                await tx.execute(statement)
             except ConstraintViolation as error:
                 await mend_refusal(self.adapter, tx, error)
-                await tx.write(statement)
+                await tx.execute(statement)
         return len(deliveries)
+
+    def _deliveries(self, groups: Sequence[GroupState], events: Sequence[RoutedEvent]) -> list[Delivery]:
+        """Who is to have which of these events."""
+        by_type: dict[str, list[tuple[str, str | None]]] = {}  # the kinds and the beginnings of their keys
+        deliveries: list[Delivery] = []
+        for id, type, key, _ in events:
+            kinds = by_type.get(type)
+            if kinds is None:
+                kinds = by_type[type] = self._kinds_for(groups, type)
+            for kind, lane in kinds:
+                deliveries.append((id, kind, None if lane is None or key is None else lane + key))
+        return deliveries
+
+    def _kinds_for(self, groups: Sequence[GroupState], type: str) -> list[tuple[str, str | None]]:
+        """The kinds of the messages that an event of a type makes, each with what its key begins with."""
+        if type.startswith(CONTROL):
+            return []
+        takers = [group for group in groups if self._matcher(group.patterns)(type)]
+        return [(OF_GROUP + one.name, f"{one.name}/" if one.is_ordered else None) for one in takers]
+
+    def _bind_deliveries(self, deliveries: Sequence[Delivery], now: datetime) -> Sql:
+        rows = [(id, *one) for id, one in zip(new_ids(len(deliveries)), deliveries, strict=True)]
+        kinds = self._texts(list({kind for _, kind, _ in deliveries}))
+        return self._sql["deliver"].bind(now=self._time(now), kinds=kinds, rows=encode_plain(rows))
 
     async def _tell(self, tx: Tx, *, has_deliveries: bool) -> None:
         await self.notify(tx)
@@ -372,11 +399,7 @@ class FeedStore:
 
     async def groups(self, run: Executor | None = None) -> list[GroupState]:
         """All groups."""
-        rows = await (run or self.primary).fetch(self._sql["groups"].bind())
-        return [
-            GroupState(name, kind, tuple(_value(patterns)), bool(is_ordered), int(position), bool(is_paused))
-            for name, kind, patterns, is_ordered, position, is_paused in rows
-        ]
+        return [read_group(row) for row in await (run or self.primary).fetch(self._sql["groups"].bind())]
 
     async def serve_group(
         self, name: str, kind: str, patterns: Sequence[str], *, ordered: bool, from_now: bool, now: datetime
@@ -432,7 +455,7 @@ class FeedStore:
                 }
                 rows = [row for row in rows if row[0] in young]
             async with transaction(self.adapter) as tx:
-                count += await self._deliver(tx, [group], _events_of(rows), now)
+                count += await self._deliver(tx, [group], events_of_rows(rows), now)
                 await self._tell(tx, has_deliveries=True)
         return count
 
@@ -566,29 +589,6 @@ class FeedStore:
                 await tx.write(self._sql["note_pruned"].bind(position=position, now=self._time(now)))
         return len(rows)
 
-    async def erase(self, run: Executor, subject: str, now: datetime) -> int:
-        """Take the data out of the events about a subject; how many."""
-        return len(await run.write(self._sql["erase"].bind(subject=subject, now=self._time(now))))
-
-    @asynccontextmanager
-    async def listen(self, wake: Wake) -> AsyncIterator[None]:
-        """Call `wake` when there may be new events, or new positions."""
-        async with self.adapter.listen(CHANNEL, wake):
-            yield
-
-    def _place(self, number: int) -> str:
-        return by_dialect(self.adapter.dialect, sqlite=f"?{number}", postgres=f"${number}")
-
-
-def _events_of(rows: Sequence[Row]) -> list[RoutedEvent]:
-    """The events of rows that end with their positions."""
-    return [RoutedEvent(*row[:-1]) for row in rows]
-
-
-def _lane(group: GroupState, key: str | None) -> str | None:
-    return f"{group.name}/{key}" if group.is_ordered and key is not None else None
-
-
     async def _last_before(self, moment: datetime, oldest: int) -> int:
         """The position of the last event from before a moment, of which one is known.
 
@@ -610,6 +610,78 @@ def _lane(group: GroupState, key: str | None) -> str | None:
         rows = await self.primary.fetch(self._sql["find_from"].bind(position=position))
         return (int(rows[0][0]), instant(rows[0][1])) if rows else None
 
+    async def erase(self, run: Executor, subject: str, now: datetime) -> int:
+        """Take the data out of the events about a subject; how many."""
+        return len(await run.write(self._sql["erase"].bind(subject=subject, now=self._time(now))))
+
+    @asynccontextmanager
+    async def listen(self, wake: Wake) -> AsyncIterator[None]:
+        """Call `wake` when there may be new events, or new positions."""
+        async with self.adapter.listen(CHANNEL, wake):
+            yield
+
+    def _place(self, number: int) -> str:
+        return by_dialect(self.adapter.dialect, sqlite=f"?{number}", postgres=f"${number}")
+
+
+class _RoutingBatch:
+    """A pass of the router as one batch, which does nothing where a group is behind: of SQLite.
+
+    Each statement in a transaction of its own would be a way to the writer and back.
+    """
+
+    def __init__(self, store: FeedStore, now: datetime, limit: int) -> None:
+        self.is_group_behind = False
+        self.outcome = Routed(0, 0, 0)
+        self._store, self._now, self._limit = store, now, limit
+        self._groups: list[GroupState] = []
+        self._last = 0
+        sql = store._sql
+        self.statements: list[BatchStatement] = [
+            *(sql["lock_position"].bind(), sql["groups"].bind(), self._place),
+            *(self._deliver, self._advance, self._advance_groups),
+        ]
+
+    def _place(self, rows: Sequence[list[Row]]) -> Sql | None:
+        [[[_, self._last]], group_rows] = rows
+        groups = [group for group in map(read_group, group_rows) if group.kind == HANDLER]
+        self._groups = groups
+        self.is_group_behind = any(group.position < self._last for group in groups)
+        self.outcome = Routed(0, 0, self._last, frozenset(group.name for group in groups if group.paused))
+        if self.is_group_behind:
+            return None
+        return self._store._sql["place"].bind(last=self._last, limit=self._limit)
+
+    def _deliver(self, rows: Sequence[list[Row]]) -> Sql | None:
+        events = [] if self.is_group_behind else events_of_rows(rows[-1])
+        deliveries = self._store._deliveries(self._groups, events)
+        self.outcome = self.outcome._replace(
+            events=len(events), deliveries=len(deliveries), last=self._last + len(events)
+        )
+        return self._store._bind_deliveries(deliveries, self._now) if deliveries else None
+
+    def _advance(self, rows: Sequence[list[Row]]) -> Sql | None:
+        if not self.outcome.events:
+            return None
+        return self._store._sql["advance"].bind(last=self.outcome.last, now=self._store.as_time(self._now))
+
+    def _advance_groups(self, rows: Sequence[list[Row]]) -> Sql | None:
+        if not self.outcome.events or not self._groups:
+            return None
+        return self._store._bind_advance_of(self._groups, self.outcome.last)
+
+
+def read_group(row: Row) -> GroupState:
+    """A group as the statement `groups` gives it."""
+    name, kind, patterns, is_ordered, position, is_paused = row
+    return GroupState(name, kind, tuple(_value(patterns)), bool(is_ordered), int(position), bool(is_paused))
+
+
+def events_of_rows(rows: Sequence[Row]) -> list[RoutedEvent]:
+    """The events of rows that end with their positions, in the order of these."""
+    return [RoutedEvent(*row[:-1]) for row in sorted(rows, key=itemgetter(-1))]
+
+
 def quote_literal(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
@@ -622,18 +694,14 @@ def new_epoch() -> str:
 
 def read_event(row: Row) -> FeedEvent:
     """The event of a row of `_COLUMNS`."""
-    values = dict(zip(_NAMES, row, strict=True))
-    names = values["changed"]
-    event = Event.restore(
-        **{name: values[name] for name in _SAME_NAMES},
-        id=values["event_id"],
-        time=instant(values["time"]),
-        data=_value(values["data"]),
-        changed=None if names is None else tuple(names.split(",")) if names else (),
-        headers=_value(values["headers"]) or {},
-        erased=bool(values["erased"]),
+    type, data, *names, changed, headers, dataref, position, is_erased, row_id, scope = row
+    names[_TIME] = instant(names[_TIME])
+    changed_names = None if changed is None else tuple(changed.split(",")) if changed else ()
+    values = (
+        *(type, _value(data), *names),
+        *(changed_names, _value(headers) or {}, dataref, position, bool(is_erased)),
     )
-    return FeedEvent(values["id"], event, _value(values["scope"]))
+    return FeedEvent(row_id, Event.restore_values(values), _value(scope))
 
 
 def _value(stored: Any) -> Any:

@@ -5,9 +5,6 @@
 -- What waits for a position, in the order it was written.
 CREATE INDEX IF NOT EXISTS event_log_unrouted_idx ON event_log (position) WHERE position IS NULL;
 
--- name: unrouted
-SELECT id, type, key, tenant_id FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit;
-
 -- name: is_taker_behind
 SELECT EXISTS (SELECT 1 FROM event_group g, event_position p
                 WHERE g.name IN (SELECT value FROM json_each(:names)) AND g.position < p.last);
@@ -64,21 +61,31 @@ SELECT :id, 0, :event_id, :type, :source, :subject, :time, :key, :model,
 RETURNING id;
 
 -- name: place
-UPDATE event_log SET position = :last + d.key + 1 FROM json_each(:ids) d WHERE event_log.id = d.value RETURNING id;
+-- Give what waits, in the order it was written, the positions behind :last.
+UPDATE event_log SET position = :last + d.place
+  FROM (SELECT rowid AS row, row_number() OVER (ORDER BY rowid) AS place
+          FROM event_log WHERE position IS NULL ORDER BY rowid LIMIT :limit) d
+ WHERE event_log.rowid = d.row
+RETURNING id, type, key, tenant_id, position;
 
 -- name: deliver
+-- A message of a key that waits is not due before those ahead of it. Hardly ever does one wait, so first it is asked of
+-- which :kinds any does.
 INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, trace_id, traceparent, status,
                           attempts, claimed_with, retry_at, created_at, updated_at)
 SELECT d.value ->> 0, (SELECT coalesce(max(seq), 0) FROM outbox_event) + d.key + 1, d.value ->> 2, d.value ->> 3,
        json_object('event', e.id), e.actor_id, e.tenant_id, 'event/' || e.id, substr(e.traceparent, 4, 32),
        e.traceparent, 'pending', 0, 0,
-       max(:now, coalesce((SELECT o.retry_at FROM outbox_event o
-                            WHERE o.status = 'pending' AND o.key = d.value ->> 3 AND o.key IS NOT NULL
-                            ORDER BY o.seq DESC LIMIT 1), :now)),
+       max(:now, coalesce(CASE WHEN d.value ->> 2 IN (
+            SELECT k.value FROM json_each(:kinds) k
+             WHERE EXISTS (SELECT 1 FROM outbox_event o
+                            WHERE o.status = 'pending' AND o.kind = k.value AND o.retry_at > :now))
+           THEN (SELECT o.retry_at FROM outbox_event o
+                  WHERE o.status = 'pending' AND o.key = d.value ->> 3 AND o.key IS NOT NULL
+                  ORDER BY o.seq DESC LIMIT 1) END, :now)),
        :now, :now
   FROM json_each(:rows) d JOIN event_log e ON e.id = d.value ->> 1
- ORDER BY d.key
-RETURNING id;
+ ORDER BY d.key;
 
 -- name: serve_group
 -- A process with the code of a group says so; a new group begins at :position.
