@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from maniflex._callables import explain_class
 from maniflex.background.declaring import as_duration, duration_problems
 from maniflex.background.mail.api import EventMail, MailFailed, RecipientsRefused
-from maniflex.background.mail.message import EmailMessage, Mailer, address_of, address_problem
+from maniflex.background.mail.message import EmailMessage, address_of, address_problem
+from maniflex.background.mail.port import Mailer
 from maniflex.errors import DeclarationError
 from maniflex.middleware.arguments import is_text
 

@@ -20,7 +20,8 @@ from maniflex._clock import Backoff
 from maniflex._json import encode
 from maniflex._threads import on_thread
 from maniflex.background.environment import DeclaredPart, Environment
-from maniflex.background.mail.message import EmailMessage, Mailer
+from maniflex.background.mail.message import EmailMessage
+from maniflex.background.mail.port import Mailer
 from maniflex.background.outbox.api import LONGEST_BACKOFF, Outbox
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.message import Message

@@ -1,4 +1,4 @@
-"""`EmailMessage`: one mail as code writes it, checked when it is made, and as it goes out; `Mailer` sends it.
+"""`EmailMessage`: one mail as code writes it, checked when it is made, and as it goes out.
 
 >>> message = EmailMessage("Ada <ada@example.com>", "Welcome", "Thanks for signing up.")
 >>> message.recipients
@@ -19,7 +19,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage as MimeMessage
 from email.policy import SMTP
 from email.utils import format_datetime
-from typing import Any, Protocol
+from typing import Any
 
 from maniflex.errors import ValidationFailed
 
@@ -175,12 +175,6 @@ class EmailMessage:
         ]
         message = cls(**{name: payload[name] for name in names}, attachments=attachments, id=id, date=date)
         return replace(message, pending=tuple(payload["pending"])) if "pending" in payload else message
-
-
-class Mailer(Protocol):
-    """Sends one mail to its `recipients`; what it raises is a failed attempt."""
-
-    async def send(self, message: EmailMessage) -> None: ...
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from maniflex.background.mail.port import Mailer
 from maniflex.errors import CallbackFailed
 from maniflex.middleware.arguments import is_function
 from maniflex.model.meta import ModelMeta
@@ -15,9 +16,7 @@ from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.response import status_of
 
 if TYPE_CHECKING:
-    # An application without mail loads neither.
-    from maniflex.background.mail.api import Mail
-    from maniflex.background.mail.message import Mailer
+    from maniflex.background.mail.api import Mail  # which an application without mail does not load
 
 _AROUND_THE_WRITE = -900  # rank: what other middleware of the db step writes is in the transaction, too
 

@@ -1,0 +1,14 @@
+"""What sends mails: a file of its own, because the types of `service.send_email` are read where no mail is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from maniflex.background.mail.message import EmailMessage
+
+
+class Mailer(Protocol):
+    """Sends one mail to its `recipients`; what it raises is a failed attempt."""
+
+    async def send(self, message: EmailMessage) -> None: ...
