@@ -271,6 +271,15 @@ class ImportReport:
 COLUMNS = ("table", "rows", "copied", "same")
 
 
+async def _warn_of_processes(data: DataCopy) -> None:
+    for process in await data.living():
+        click.echo(
+            f"warning: the application runs on {process.host} (process {process.pid}); what it writes"
+            " from now on may be missing in the copy. Stop it, empty the target and copy again",
+            err=True,
+        )
+
+
 @click.command(
     epilog="Example: maniflex copy app:server --from sqlite:///shop.db --to postgresql://localhost/shop"
 )
@@ -315,13 +324,7 @@ def copy(target: str, source: str | None, destination: str, batch: int, check: b
         async with data.open(makes_tables=not check) as copier:
             total, count = await copier.count_rows(), 0
             if not check:
-                for process in await data.living():
-                    click.echo(
-                        f"warning: the application runs on {process.host} (process {process.pid}); what it"
-                        " writes from now on may be missing in the copy. Stop it, empty the target and"
-                        " copy again",
-                        err=True,
-                    )
+                await _warn_of_processes(data)
                 positions = await copier.begin()
                 before = sum(position.copied for position in positions.values())
                 with Progress("copied", total) as progress:

@@ -581,9 +581,9 @@ class FeedStore:
 
     async def _prune_until(self, until: int, before: datetime, limit: int, now: datetime) -> int:
         statement = self._sql["prune"].bind(before=self._time(before), until=until, limit=limit)
-        needed = "".join(f" AND NOT ({taker.needed})" for taker in self.takers)
+        conditions = "".join(f" AND NOT ({taker.needed})" for taker in self.takers)
         async with self.adapter.transaction() as tx:
-            rows = await tx.write(Sql(statement.text.format(needed=needed), statement.params))
+            rows = await tx.write(Sql(statement.text.format(needed=conditions), statement.params))
             if rows:
                 position = max(position for (position,) in rows)
                 await tx.write(self._sql["note_pruned"].bind(position=position, now=self._time(now)))
@@ -598,11 +598,11 @@ class FeedStore:
         low, high = oldest, (await self.position()).last
         while low < high:
             middle = (low + high + 1) // 2
-            found = await self._find_from(middle)
-            if found is None or found[0] > high or found[1] >= moment:
+            first_event = await self._find_from(middle)
+            if first_event is None or first_event[0] > high or first_event[1] >= moment:
                 high = middle - 1
             else:
-                low = found[0]
+                low = first_event[0]
         return low
 
     async def _find_from(self, position: int) -> tuple[int, datetime] | None:

@@ -1,4 +1,4 @@
-"""What sends mails: a file of its own, because the types of `service.send_email` are read where no mail is loaded."""
+"""What sends mails: a file of its own, because `service.send_email` names it and loads nothing of mail."""
 
 from __future__ import annotations
 
