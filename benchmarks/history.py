@@ -85,7 +85,7 @@ def requests_of(row: Row, table: str, ids: Sequence[str], numbers: Iterator[int]
 def measure(
     rows: Sequence[Row], environment: dict[str, str], options: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """CPU microseconds per request, of each row and table, one figure for each round."""
+    """CPU microseconds per request, of each row and each of its tables, one figure for each round."""
     costs: dict[str, list[float]] = {}
     numbers = itertools.count(2)
     with serving("history_app:server", environment, "/ready") as (pid, port):
@@ -98,14 +98,14 @@ def measure(
                     asyncio.run(send(port, requests, options.connections))
                     cost = (cpu_microseconds(pid) - before) / len(requests)
                     if number:  # the first round fills caches
-                        costs.setdefault(f"{row.name} {table}", []).append(cost)
+                        costs.setdefault(f"{row.name} {row.table}, {table}", []).append(cost)
     return costs
 
 
 def report(label: str, rows: Sequence[Row], costs: dict[str, list[float]]) -> None:
     print(f"\n| {label} | without, CPU µs | with | ratio | at most |\n|---|--:|--:|--:|--:|")
     for row in rows:
-        plain, versioned = costs[f"{row.name} {row.against}"], costs[f"{row.name} {row.table}"]
+        plain, versioned = (costs[f"{row.name} {row.table}, {table}"] for table in (row.against, row.table))
         ratio = statistics.median(own / base for own, base in zip(versioned, plain, strict=True))
         figures = f"{statistics.median(plain):.0f} | {statistics.median(versioned):.0f}"
         print(f"| {row.name} {row.table} | {figures} | {ratio:.2f} | {row.most} |", flush=True)
