@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -11,14 +12,18 @@ from typing import Any
 
 import pytest
 
-from maniflex import Run, Server
+from maniflex import AuthInfo, Context, Next, Run, Server
 from maniflex.background.jobs import InProcessQueue, Job
 from maniflex.errors import Conflict, DeclarationError, Fatal
 from maniflex.events import Event
+from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.processes import IMPORTS, PROGRAMS
 from tests.kit.programs.run_ends import COUNT, server_of
 from tests.kit.runs import no_pause, working
+from tests.kit.scripted_http import Answer, scripted
+
+OK: Answer = (200, {}, b"fine")
 
 
 def a_server(database: str, clock: FakeClock | None = None, **settings: Any) -> Server:
@@ -148,6 +153,55 @@ class Bus:
 
     def publish(self, type: str, payload: dict[str, Any], /) -> None:
         """Hear nothing."""
+
+
+async def identify(ctx: Context, next: Next) -> None:
+    """Who is asking stands in headers."""
+    user = ctx.header("x-user")
+    if user:
+        ctx.auth = AuthInfo(user, tenant_id=ctx.header("x-tenant") or "")
+    await next()
+
+
+async def test_owners_hear_of_their_own_runs_and_of_no_internal_ones(database_url: str) -> None:
+    server = a_server(database_url)
+    server.pipeline.auth.register(identify)
+    server.jobs.use(event_bus=server.events)
+    server.work.handler("inner.work", internal=True)(lambda run: None)
+    server.work.handler("with.letter", dead_letter="letters")(_fail)
+    server.work.handler("letters")(lambda run: None)
+    server.jobs.handler("send_receipt")(lambda job: None)
+    server.webhooks.enable(["*"], allow_private=True, allow_http=True)
+    async with scripted(OK) as ada, scripted(OK) as bob, client(server, database=database_url) as http:
+        for user, receiver in (("ada", ada), ("bob", bob)):
+            body = {"url": receiver.url, "patterns": ["*"]}
+            headers = {"x-user": user, "x-tenant": "red"}
+            answer = await http.post("/api/webhook_endpoints", json=body, headers=headers)
+            assert answer.status_code == 201, answer.text
+        for type in ("mail.send.v1", "inner.work", "with.letter"):
+            await server.work.submit(type, actor_id="ada", tenant_id="red")
+            await server.work.submit(type, actor_id="ada", tenant_id="blue")
+        await server.jobs.enqueue("send_receipt", actor_id="ada", tenant_id="red")
+        # What only looks like an end of a run is nobody's but the application's.
+        async with server.transaction():
+            await server.events.publish("run.started", {"type": "x"}, actor_id="ada", tenant_id="red")
+        await server.work.worker().drain()
+        await server.webhooks.drain()
+        types = sorted(event.type for event in await ends(server))
+
+    told = sorted(json.loads(asked.body)["type"] for asked in ada.asked)
+    assert told == [
+        "job.send_receipt.completed",
+        "run.mail.send.v1.succeeded",
+        "run.with.letter.failed",
+    ]
+    assert bob.asked == []
+    assert types.count("run.inner.work.succeeded") == 2
+    assert types.count("run.letters.succeeded") == 2
+
+
+async def _fail(run: Run) -> None:
+    raise Fatal("not today")
 
 
 async def test_nothing_is_told_where_nobody_asked(database_url: str) -> None:
