@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maniflex import Model, Server, field
+from maniflex import Model, Run, Server, field
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.events import Emit, Event
 from tests.erasure.world import Words
@@ -51,3 +51,36 @@ async def test_events_about_an_erased_person_say_nothing(database_url: str) -> N
         assert kept.data["name"] == "somebody else"
         dead = await server.db(OutboxMessage).list([("status", "eq", "dead")])
         assert sorted(str(row.last_error) for row in dead) == ["None", "ValueError: somebody else"]
+
+
+async def test_what_came_of_runs_about_an_erased_person_is_told_to_nobody_any_more(database_url: str) -> None:
+    words = Words()
+    server = Server(database_url, background=False)
+    server.register(Client)
+    server.work.enable(events=True)
+
+    @server.work.handler("write.letter")
+    async def write(run: Run) -> str:
+        return str(run.payload["text"])
+
+    async with server.lifespan(role="client"):
+        client = await server.db(Client).create(name="ada")
+        over = await server.work.submit("write.letter", {"text": words.new()}, about=client)
+        await server.work.worker().drain()
+        waiting = await server.work.submit("write.letter", {"text": words.new()}, about=client)
+        await server.events.drain()
+        assert words.found_in(await stored_bytes(database_url)) == words.planted
+
+        await server.erasure.erase(client.id)
+
+        assert words.found_in(await stored_bytes(database_url)) == []
+        await server.events.drain()
+        events = await server.events.read(patterns=["run.*"])
+    assert [(event.type, event.erased) for event in events] == [
+        ("run.write.letter.succeeded", True),
+        ("run.write.letter.failed", False),
+    ]
+    assert events[0].subject == f"run/{over.id}"
+    assert events[0].data is None
+    assert events[1].data["error"] == {"code": "erased"}
+    assert events[1].data["id"] == waiting.id

@@ -257,6 +257,8 @@ class WorkEraser:
         names, now = list(ids), self._environment.clock.now()
         moment = parameters_of(tx.dialect).time(now)
         condition = kind.finished if self._keeps_running else "true"
+        if kind is RUNS:
+            await self._blank_ends(names, tx)
         if not self._keeps_running:
             await self._fail(kind, names, tx)
         values = {"erased": _ERASED} if ":erased" in kind.blank else {}
@@ -284,6 +286,16 @@ class WorkEraser:
                 " AND time >= :since AND NOT erased"
             )
             await tx.execute(bind(text, tx.dialect, model=one.meta.name, ids=list(ids), since=moment))
+
+    async def _blank_ends(self, run_ids: Sequence[str], tx: Tx) -> None:
+        """Blank the events that told what came of these runs."""
+        if not await self.has(self._adapter, EVENTS.table):
+            return
+        subjects = [f"{what}/{id}" for id in run_ids for what in ("run", "job")]
+        text = "SELECT id FROM event_log WHERE subject AMONG(:keys) AND data IS NOT NULL"
+        event_ids = [row[0] for row in await tx.fetch(bind(text, tx.dialect, keys=subjects))]
+        if event_ids:
+            await self.blank(EVENTS, event_ids, tx)
 
     async def _fail(self, kind: WorkTable, ids: Sequence[str], tx: Tx) -> None:
         """End what waits, so that no worker takes it any more, and one that has it writes nothing."""
