@@ -57,7 +57,7 @@ async def test_every_number_is_on_the_page(database_url: str) -> None:
             raise ValueError("not yet")
 
     async with scripted(OK, (410, {}, b""), OK) as receiver:
-        server.webhooks.send(receiver.url, "order.*", secret=None, allow_private=True)
+        server.webhooks.send(receiver.url, "order.*", secret=None, allow_private=True, ordering="endpoint")
         async with client(server, database=database_url, clock=clock) as http:
             for total in (1, 2, 3):
                 order = await server.db(Order).create(total=total)
@@ -97,7 +97,8 @@ async def test_every_number_is_on_the_page(database_url: str) -> None:
     assert after["webhooks_disabled_total"] == 1
     assert after["webhooks_pending"] == 0
     assert after["mail_sent_total"] == 1
-    assert not [name for name in after if order.id in name or "127.0.0.1" in name]
+    ours = [name for name in after if name.startswith(("events_", "webhooks_", "mail_"))]
+    assert not [name for name in ours if order.id in name or "127.0.0.1" in name]
 
 
 async def test_routers_and_bridges_count_what_they_do(database_url: str) -> None:
