@@ -6,15 +6,17 @@ request its forced conditions and scope rules bind every method: a record outsid
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from maniflex._names import did_you_mean
 from maniflex.db.includes import attach, load
+from maniflex.db.many import create_rows, details_of, secrets_of
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
 from maniflex.db.write_seam import check, complete
-from maniflex.errors import DeclarationError, UnusableQuery
+from maniflex.errors import DeclarationError, Detail, UnusableQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
@@ -87,22 +89,57 @@ class Records(Generic[M]):
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields; what the scope settles need not be given."""
         self._check_writable()
+        if isinstance(record, Model) and fields:
+            raise DeclarationError("create() takes a record or fields, not both")
+        new = record if isinstance(record, Model) else {**(record or {}), **fields}
+        scope: Scope = ()
+        if self._bound is not None:
+            scope = await self._scope_to_write("create", _values_of(new))
+        return self._record(await self._store.create(self._new_record(new, scope), scope=scope, tx=self._tx))
+
+    async def create_many(self, records: Iterable[M | Mapping[str, Any]]) -> builtins.list[M]:
+        """Store new records, each given whole or by its fields: all of them or none, 500 in a statement.
+
+        A refusal names the record by its place in front of the field: `[3].email`.
+        """
+        self._check_writable()
+        items = list(records)
+        if not items:
+            return []
+        scope: Scope = ()
+        if self._bound is not None:
+            keys = _keys_of(self._store.meta)
+            all_values = [_values_of(item) for item in items]
+            sample = {key: one[key] for one in all_values for key in keys if one.get(key) is not None}
+            scope = await self._scope_to_write("create", sample)
+        new_records: list[Model] = []
+        problems: list[Detail] = []
+        secrets: list[str] = []
+        for place, item in enumerate(items):
+            try:
+                new_records.append(self._new_record(item, scope))
+            except ValidationFailed as error:
+                problems += details_of(error, f"[{place}]")
+                secrets += secrets_of(error, f"[{place}]")
+        if problems:
+            raise ValidationFailed(details=problems, model=self._store.meta.name, secrets=secrets)
+        rows = await create_rows(self._store, new_records, scope, self._tx)
+        return [self._record(row) for row in rows]
+
+    def _new_record(self, given: Model | Mapping[str, Any], scope: Scope) -> Model:
+        """A validated record, inside the scope; what that settles need not be given."""
         meta = self._store.meta
-        if isinstance(record, Model):
-            if fields:
-                raise DeclarationError("create() takes a record or fields, not both")
-            new_record = meta.validator.record(record)
-            scope = await self._scope_to_write("create", new_record.__dict__)
+        if isinstance(given, Model):
+            new_record = meta.validator.record(given)
         else:
-            values = {**(record or {}), **fields}
-            scope = await self._scope_to_write("create", values)
+            values = dict(given)
             if scope:
                 complete(meta, scope, values)
             new_record = meta.validator.create_from_code(values)
         if scope:
             complete(meta, scope, new_record.__dict__)
             check(meta, scope, new_record.__dict__)
-        return self._record(await self._store.create(new_record, scope=scope, tx=self._tx))
+        return new_record
 
     async def update(self, id: str, changes: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Change fields of a record, given by name or as a record that has them; give it back as stored."""
@@ -208,6 +245,17 @@ class Records(Generic[M]):
             name, _, direction = term.partition(":") if isinstance(term, str) else (term[0], "", term[1])
             query = query.with_sort(name, direction or "asc")
         return query
+
+
+def _keys_of(model: ModelMeta) -> list[str]:
+    """The attributes of a model that name records of others."""
+    relations = model.relations.values()
+    return [r.key for r in relations if r.kind is RelationKind.BELONGS_TO and r.key is not None]
+
+
+def _values_of(given: Model | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of a new record by attribute, as far as they are given."""
+    return vars(given) if isinstance(given, Model) else given
 
 
 def _includes(model: ModelMeta, models: Models, names: Iterable[str]) -> tuple[Include, ...]:

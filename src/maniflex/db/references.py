@@ -7,7 +7,7 @@ answers as one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from maniflex.db.port import Tx
@@ -15,7 +15,7 @@ from maniflex.errors import ForeignKeyViolation, NotFound
 from maniflex.model.meta import OnDelete, RelationKind
 from maniflex.query.query import through
 from maniflex.sql.where import Scope
-from maniflex.sql.write import Reference
+from maniflex.sql.write import Reference, named_ids
 
 if TYPE_CHECKING:
     from maniflex.db.store import Store
@@ -99,6 +99,28 @@ class References:
         if any(condition.by_rule for key in missing for condition in through(self._meta, key, scope)):
             return NotFound()
         return self._refusal(missing or keys)
+
+    async def hold(
+        self, rows: Sequence[Mapping[str, Any]], scope: Scope, tx: Tx
+    ) -> tuple[int, ForeignKeyViolation] | None:
+        """Hold all that these new rows name, by one statement for each key; the first row that is refused."""
+        refused: tuple[int, ForeignKeyViolation] | None = None
+        missing: dict[int, list[str]] = {}
+        for key, target in self._targets.items():
+            own = target.meta is self._meta
+            new_ids = {row["id"] for row in rows} if own else set()
+            names = {value for row in rows if (value := row.get(key)) is not None and value not in new_ids}
+            if not names:
+                continue
+            run = tx if key in self._here else target.adapter
+            found = {row[0] for row in await run.fetch(named_ids(target.sql, sorted(names), scope))}
+            for place, row in enumerate(rows):
+                if row.get(key) in names - found:
+                    missing.setdefault(place, []).append(key)
+        if missing:
+            place = min(missing)
+            refused = place, self._refusal(missing[place])
+        return refused
 
     def _refusal(self, keys: list[str]) -> ForeignKeyViolation:
         fields = [self._meta.by_name[key] for key in keys]

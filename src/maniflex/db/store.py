@@ -85,7 +85,7 @@ class Store:
         self.guarded: Collection[FieldMeta] = ()  # fields of the model that may be hidden from a caller
         self._indexed = IndexedTexts(meta)
         self._width = len(meta.fields)
-        self._id_place = next((i for i, f in enumerate(meta.fields) if f.name == "id"), 0)
+        self.id_place = next((i for i, f in enumerate(meta.fields) if f.name == "id"), 0)
         self._name_fields = FieldsAtFault(meta).name_in
 
     async def find(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row | None:
@@ -215,7 +215,7 @@ class Store:
         )
         rows: Sequence[Row] = await run.fetch(statement, budget)
         if versions is not None:
-            width, place = self._width, self._id_place
+            width, place = self._width, self.id_place
             versions.note_rows(rows, place, width)
             rows = [(*row[:width], row[-1]) for row in rows]
         if self.sql.asks_elsewhere:
@@ -288,6 +288,10 @@ class Store:
         if not rows:
             raise await self._dangling(references, values, scope, tx)
         return rows[0] if self.decode is None else self.decode(rows[0])
+
+    def check_lengths(self, values: Mapping[str, Any]) -> None:
+        """Refuse texts that are too long for the indexes they stand in."""
+        self._indexed.check(values)
 
     async def provision(self, record: Model) -> Row | None:
         """Store the record unless there is one of that id already; the row, if it is new."""
@@ -552,7 +556,7 @@ class Store:
                 # Of a secret field neither the name nor the value is for clients.
                 is_secret = field.secret or field in self.guarded
                 why = None if is_secret else f"the record is locked while {field.api} is {lock.value!r}"
-                return RecordLocked(why, model=self.meta.name, record_id=str(row[self._id_place]))
+                return RecordLocked(why, model=self.meta.name, record_id=str(row[self.id_place]))
         return None
 
 

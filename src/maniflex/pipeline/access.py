@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from maniflex._names import did_you_mean
@@ -113,6 +113,25 @@ class DatabaseAccess:
         """The database of the model that is named, or the one that is meant where none is."""
         return self.adapter if on is None else self.runtime.adapter_of(on)
 
+    def transaction(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AbstractAsyncContextManager[Tx]:
+        """Open a transaction on the default database, or on that of the model `on`; or join the open one."""
+        raise NotImplementedError  # of requests and of blocks there are two ways
+
+    @asynccontextmanager
+    async def batch(self, *, on: type[Model] | str | None = None) -> AsyncIterator[Batch]:
+        """Several writes that are stored together or not at all; joins the open transaction, or opens one.
+
+        It is on the database of the model `on`; without one on that of the route's model, or the default.
+        """
+        async with self.transaction(on=on):
+            yield Batch(self, self.adapter_on(on))
+
     async def raw_query(
         self, sql: str, *args: Any, on: type[Model] | str | None = None
     ) -> list[dict[str, Any]]:
@@ -217,6 +236,47 @@ class DatabaseAccess:
         tx = tx_to_lock_in(store, self.adapter, "ctx")
         scope = require_binding(store, await self.scope_of(store.meta, Operation.UPDATE))
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
+
+
+class Batch:
+    """Writes of one transaction, all of them on one database."""
+
+    def __init__(self, access: DatabaseAccess, adapter: Adapter) -> None:
+        self._access = access
+        self._adapter = adapter
+
+    async def create(
+        self, model: type[M], record: M | Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> M:
+        """Store a new record, given whole or by its fields, as `db(model).create` does."""
+        return await self._records(model).create(record, **fields)
+
+    async def create_many(self, model: type[M], records: Iterable[M | Mapping[str, Any]]) -> list[M]:
+        """Store many new records, as `db(model).create_many` does."""
+        return await self._records(model).create_many(records)
+
+    async def update(
+        self, model: type[M], id: str, changes: M | Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> M:
+        """Change fields of a record, as `db(model).update` does."""
+        return await self._records(model).update(id, changes, **fields)
+
+    async def delete(self, model: type[Model] | str, id: str) -> None:
+        """Remove a record, as `db(model).delete` does."""
+        await self._records(model).delete(id)
+
+    @overload
+    def _records(self, model: type[M]) -> Records[M]: ...
+    @overload
+    def _records(self, model: type[Model] | str) -> Records[Any]: ...
+    def _records(self, model: type[Model] | str) -> Records[Any]:
+        if self._access.runtime.store(model).adapter is not self._adapter:
+            name = model if isinstance(model, str) else model.__name__
+            raise DeclarationError(
+                f"{name} is in another database than this batch, and two databases share no transaction;"
+                " a saga undoes what was done (maniflex.ext.saga.Saga)"
+            )
+        return self._access.db(model)
 
 
 def tx_to_lock_in(store: Store, usual: Adapter, whose: str) -> Tx:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.codec import encoder
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
-from maniflex.sql.operators import Condition
+from maniflex.sql.operators import Condition, list_value, one_of
 from maniflex.sql.statement import (
     Compiled,
     Dialect,
@@ -64,6 +64,40 @@ def _insert_many(model: ModelSql, count: int) -> Compiled:
     dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
     statement = dialect.insert(model.table).values(rows).on_conflict_do_nothing()
     return compile_statement(statement.returning(model.id), model.dialect)
+
+
+def insert_rows(model: ModelSql, rows: Sequence[Mapping[str, Any]]) -> Sql:
+    """New rows from a value for every field of each; gives back those that were not there.
+
+    The text is that of one row with its placeholders repeated, so no length is compiled anew.
+    """
+    one = model.shapes.get("insert_rows", _insert_or_leave, model)
+    parts = _AROUND_VALUES.fullmatch(one.text)
+    assert parts is not None, "an INSERT of one row reads so"
+    head, group, tail = parts.groups()
+    width = len(one.order)
+
+    def shifted(place: re.Match[str], by: int) -> str:
+        return f"${int(place[1]) + by}"
+
+    def numbered(number: int) -> str:
+        return by_dialect(
+            model.dialect, sqlite=group, postgres=_PLACE.sub(partial(shifted, by=number * width), group)
+        )
+
+    groups = map(numbered, range(len(rows)))
+    params = [value for row in rows for value in one.bind(encode_values(model, row)).params]
+    return Sql(f"{head}{', '.join(groups)}{tail}", tuple(params))
+
+
+_AROUND_VALUES = re.compile(r"(.*? VALUES )(\(.*\))( ON CONFLICT DO NOTHING .*)", re.DOTALL)
+
+
+def _insert_or_leave(model: ModelSql) -> Compiled:
+    dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
+    row: dict[str, Any] = {f.column: sa.bindparam(f.name) for f in model.meta.stored}
+    statement = dialect.insert(model.table).values(row).on_conflict_do_nothing()
+    return compile_statement(statement.returning(*model.columns), model.dialect)
 
 
 def insert_behind(model: ModelSql, row: Mapping[str, Any]) -> Sql:
@@ -303,6 +337,20 @@ def key_parameter(reference: Reference) -> sa.BindParameter[str]:
 def named_rows(references: Sequence[Reference], scope: Scope) -> list[Condition]:
     """For each key, that the row it names is there to be referred to."""
     return [_named_row(place, reference, scope) for place, reference in enumerate(references)]
+
+
+def named_ids(model: ModelSql, ids: Sequence[str], scope: Scope) -> Sql:
+    """Which of these ids a key may name, in the scope; their rows are held as `named_rows` holds them."""
+    statement = model.shapes.get(("named_ids", shape((), scope)), _named_ids, model, scope)
+    return statement.bind({**values(model, (), scope, statement.order), _REF: list_value(model.dialect, ids)})
+
+
+def _named_ids(model: ModelSql, scope: Scope) -> Compiled:
+    conditions = scope_conditions(model, model.table, scope)
+    rows = sa.select(model.id).where(one_of(model.dialect, model.id, _REF), *model.live(), *conditions)
+    # In the order of ids, so that two writes that name the same rows do not wait for each other.
+    rows = lock_rows(rows.order_by(model.id), model.dialect, read=True, key_share=True)
+    return compile_statement(rows, model.dialect)
 
 
 def _named_row(place: int, reference: Reference, scope: Scope) -> Condition:
