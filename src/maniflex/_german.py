@@ -690,4 +690,92 @@ GERMAN = {
         "der Wert von {name} besteht nicht aus sichtbaren ASCII-Zeichen"
     ),
     "there are at most {most}": "es gibt höchstens {most}",
+    # -- several operations in one request
+    "the batch has too many operations": "zu viele Operationen auf einmal",
+    "a batch has at most {count} operations": "auf einmal sind höchstens {count} Operationen möglich",
+    "operation {index} failed, and nothing was stored": (
+        "Operation {index} ist gescheitert, und nichts wurde gespeichert"
+    ),
+    "an operation that this one refers to has failed, so it did not run": (
+        "eine Operation, auf die sich diese bezieht, ist gescheitert, daher lief sie nicht"
+    ),
+    "the operation was refused": "die Operation wurde abgelehnt",
+    "the operation answers with a stream, which has no place in a batch": (
+        "die Operation antwortet mit einem Datenstrom, und der hat hier keinen Platz"
+    ),
+    "the operation answers with no JSON, which has no place in a batch": (
+        "die Operation antwortet nicht mit JSON, und das hat hier keinen Platz"
+    ),
+    "the answers of the batch are larger than {most} bytes": (
+        "die Antworten sind zusammen größer als {most} Bytes"
+    ),
+    "must be a list of one operation or more": "muss eine Liste mit mindestens einer Operation sein",
+    "must be a path below the API's own, such as /orders": (
+        "muss ein Pfad unterhalb des Pfads der API sein, etwa /orders"
+    ),
+    "has no place in a {method}": "hat in einem {method} keinen Platz",
+    "is no name: letters, digits and _, at most 64": (
+        "ist kein Name: Buchstaben, Ziffern und _, höchstens 64"
+    ),
+    "is the name of an earlier operation": "heißt schon eine frühere Operation",
+    "has a brace that is no reference such as {order.id}": (
+        "hat eine Klammer, die kein Verweis wie {order.id} ist"
+    ),
+    'has a "$ref" that does not stand alone with its text': (
+        'hat ein "$ref", das nicht allein mit seinem Text steht'
+    ),
+    "has the reference {text}, which is none such as order.id": (
+        "hat den Verweis {text}, der keiner wie order.id ist"
+    ),
+    "refers to {name}, which is no earlier operation": (
+        "bezieht sich auf {name}, und das ist keine frühere Operation"
+    ),
+    "must be a text of printable ASCII": "muss ein Text aus druckbarem ASCII sein",
+    "is a batch, and a batch has none in it": "ist selbst eine Folge von Operationen",
+    "is an action, which batches of this server do not run": (
+        "ist eine Aktion, und solche laufen hier nicht mit"
+    ),
+    "is no operation on records; exports, files, streams and searches are asked for by themselves": (
+        "ist keine Operation auf Datensätzen; Exporte, Dateien, Datenströme und Suchen gibt es nur einzeln"
+    ),
+    "is about records that no transaction takes back; send atomic: false": (
+        "betrifft Datensätze, die keine Transaktion zurücknimmt; bitte atomic: false senden"
+    ),
+    "is about another database than those before; send atomic: false": (
+        "betrifft eine andere Datenbank als die davor; bitte atomic: false senden"
+    ),
+    "is not there in the answer of that operation": "steht nicht in der Antwort jener Operation",
+    # -- records in the bodies of others
+    'is a list of records: [{"…": …}, …]': 'ist eine Liste von Datensätzen: [{"…": …}, …]',
+    'is a record: {"…": …}': 'ist ein Datensatz: {"…": …}',
+    'is {"create": [{…}], "update": [{"id": …, …}], "delete": [id]}': (
+        'hat die Form {"create": [{…}], "update": [{"id": …, …}], "delete": [id]}'
+    ),
+    'is {"link": [id], "create": [{…}]}': 'hat die Form {"link": [id], "create": [{…}]}',
+    'is {"link": [id], "create": [{…}], "unlink": [id]}': (
+        'hat die Form {"link": [id], "create": [{…}], "unlink": [id]}'
+    ),
+    'is {"create": {…}}, which makes another, or {"update": {…}}, which changes the present one': (
+        'ist {"create": {…}} für einen anderen oder {"update": {…}} für den jetzigen Datensatz'
+    ),
+    "is a list": "ist eine Liste",
+    "must be an id": "muss eine Id sein",
+    "is given along with {key}; send one of the two": "steht neben {key}; bitte nur eines von beiden senden",
+    "is named in {path} already": "ist schon in {path} genannt",
+    "is the record around it, and is left out here": "ist der umgebende Datensatz und wird hier weggelassen",
+    "is deeper than the {count} levels that a body may have": (
+        "liegt tiefer als die {count} Ebenen, die ein Inhalt haben darf"
+    ),
+    "is beyond the {count} records that a body may have nested in it": (
+        "geht über die {count} Datensätze hinaus, die in einem Inhalt stehen dürfen"
+    ),
+    "names no record that is there": "nennt keinen vorhandenen Datensatz",
+    "changes the present record, and there is none": "ändert den jetzigen Datensatz, und es gibt keinen",
+    # -- sagas
+    "the saga failed, and what it had done was undone": (
+        "der Ablauf ist gescheitert, und was getan war, wurde rückgängig gemacht"
+    ),
+    "the saga failed, and not all of it could be undone": (
+        "der Ablauf ist gescheitert, und nicht alles ließ sich rückgängig machen"
+    ),
 }

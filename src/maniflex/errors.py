@@ -20,6 +20,7 @@
         │   └── SerializationFailure · FileGone    retryable
         ├── AnswerTooLarge 400 · OwnAnswerTooLarge 500 (an AnswerTooLarge)
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
+        ├── BatchTooLarge                                                    413
         ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
         ├── ValidationFailed · MissingLocale · RecordLocked                  422
         ├── UnknownFile · TooManyFiles                                       422
@@ -339,6 +340,12 @@ class BodyTooLarge(RequestError):
     """The body is larger than the limit; nothing of it was used."""
 
     status, code, message = 413, "BODY_READ_ERROR", "the request body is too large"
+
+
+class BatchTooLarge(RequestError):
+    """A batch has more operations than the server takes; none of them ran."""
+
+    status, code, message = 413, "BATCH_TOO_LARGE", "the batch has too many operations"
 
 
 class UriTooLong(RequestError):

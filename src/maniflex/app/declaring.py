@@ -32,6 +32,7 @@ from maniflex.storage.port import Storage
 if TYPE_CHECKING:
     from maniflex.admin.declare import Admin, AdminAuth, Login, ModelName, Operations
     from maniflex.admin.people import Superusers
+    from maniflex.features.batch import BatchRoute
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +55,7 @@ class WithDeclarations:
         self._panic_hooks: list[Callable[[str, BaseException], Any]] = []
         self._computed: dict[type[Model], list[Computed]] = {}
         self._search: GlobalSearch | None = None
+        self._batch: BatchRoute | None = None
         self._admin: Admin | None = None
         self._readiness: dict[str, Callable[[], Any]] = {}
         self._access_control = ""
@@ -205,6 +207,22 @@ class WithDeclarations:
 
     def _check_panel_address(self, host: str) -> None:
         """Refuse to serve an open panel to other machines."""
+    @explain_arguments("server.enable_batch")
+    def enable_batch(self, path: str = "/batch", *, max_operations: int = 100, actions: bool = False) -> None:
+        """Mount a route that takes several operations in one request, each through its own whole pipeline.
+
+        With `actions`, a batch may call actions, too.
+        """
+        from maniflex.features.batch import BatchRoute
+        from maniflex.middleware.idempotency.keys import BatchKeys
+
+        with self._sealing:
+            self._require_open("batches are enabled")
+            if self._batch is not None:
+                raise DeclarationError("enable_batch was called already")
+            self._batch = BatchRoute(path, max_operations, actions=actions)
+            self._actions.append(self._batch.action([BatchKeys(self._batch.surround)]))
+
         if self._admin is not None and self._admin.allow_unauthenticated and host not in LOOPBACK:
             raise ConfigError(
                 f"the panel is open (allow_unauthenticated), so the server cannot listen on {host}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from maniflex.admin.declare import Admin
     from maniflex.admin.panel import Panel
     from maniflex.doctor.check import Subject
+    from maniflex.features.batch import BatchRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Declaration:
     observers: Sequence[Callable[[Observation], Any]]
     computed: Mapping[type[Model], Sequence[Computed]]
     search: GlobalSearch | None
+    batch: BatchRoute | None
     durable: Durable
     health: Health
     admin: Admin | None

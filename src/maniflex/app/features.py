@@ -234,6 +234,18 @@ class Actions(Feature):
                 yield action_endpoint(draft.routes, action)
 
 
+class BatchRequests(Feature):
+    """`server.enable_batch`, whose route is an action."""
+
+    def problems(self, draft: ServerDraft) -> Iterable[str]:
+        batch = draft.declaration.batch
+        return () if batch is None else batch.problems()
+
+    def use(self, draft: ServerDraft, in_process: InProcess) -> None:
+        if draft.declaration.batch is not None:
+            draft.declaration.batch.attach(in_process)
+
+
 class Search(Feature):
     """Searchable models, and `server.enable_global_search`."""
 
@@ -460,6 +472,7 @@ FEATURES: tuple[Feature, ...] = (
     Histories(),
     PersonalData(),
     Actions(),
+    BatchRequests(),
     Search(),
     DurableRoutes(),
     FileFields(),

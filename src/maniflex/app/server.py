@@ -174,6 +174,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             observers=self._observers,
             computed=self._computed,
             search=self._search,
+            batch=self._batch,
             durable=self._durable,
             health=health,
             admin=self._admin,

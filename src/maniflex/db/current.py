@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from maniflex._caller import forget_request
 from maniflex.db.budget import Budget
 from maniflex.db.port import Adapter, Executor, Isolation, Row, Tx
-from maniflex.errors import DatabaseError, TransactionError
+from maniflex.errors import DatabaseError, RequestError, TransactionError
 from maniflex.model.meta import ModelMeta
 from maniflex.sql.statement import Sql, by_dialect
 
@@ -86,6 +86,7 @@ def detached_context() -> Context:
     context.run(current_reader.set, None)
     context.run(forget_request)
     context.run(forget_unrolled)
+    context.run(_shared.set, None)
     return context
 
 
@@ -208,20 +209,76 @@ T = TypeVar("T")
 
 def write_separately(adapter: Adapter, sql: Sql) -> Awaitable[list[Row]]:
     """The rows a write returns, which stays committed when the caller's transaction rolls back."""
-    _refuse_inside_transaction(adapter)
+    tx = _tx_with_the_writer(adapter)
+    if tx is not None:
+        return _take_along(adapter, sql, tx).write(sql)
     return adapter.write(sql) if current_reader.get() is None else _apart(adapter.write, sql)
 
 
 def execute_separately(adapter: Adapter, sql: Sql) -> Awaitable[int]:
     """How many rows a write touched, which stays committed likewise."""
-    _refuse_inside_transaction(adapter)
+    tx = _tx_with_the_writer(adapter)
+    if tx is not None:
+        return _take_along(adapter, sql, tx).execute(sql)
     return adapter.execute(sql) if current_reader.get() is None else _apart(adapter.execute, sql)
 
 
-def _refuse_inside_transaction(adapter: Adapter) -> None:
-    if current_tx(adapter) is not None and by_dialect(adapter.dialect, sqlite=True, postgres=False):
-        # There is one writer, and the caller holds it: this write would wait for its own caller.
+def _tx_with_the_writer(adapter: Adapter) -> Tx | None:
+    """The open transaction that holds the one writer there is, so that a separate write would wait for it."""
+    tx = current_tx(adapter)
+    return tx if tx is not None and by_dialect(adapter.dialect, sqlite=True, postgres=False) else None
+
+
+def _take_along(adapter: Adapter, sql: Sql, tx: Tx) -> Tx:
+    share = _shared.get()
+    if share is None:
         raise TransactionError("TX_OPEN", "SQLite has one writer, which the open transaction holds")
+    share.separate_writes.append((adapter, sql))
+    return tx
+
+
+@dataclass(slots=True)
+class SharedTransaction:
+    """A transaction that whole requests share: what has to be done where it is rolled back."""
+
+    separate_writes: list[tuple[Adapter, Sql]] = field(default_factory=list)  # done again, by themselves
+    undo: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+
+
+_shared: ContextVar[SharedTransaction | None] = ContextVar("maniflex_shared_transaction", default=None)
+
+
+@asynccontextmanager
+async def share_transaction() -> AsyncIterator[SharedTransaction]:
+    """A block in which requests share a transaction; an exception that leaves it has rolled that back.
+
+    On SQLite their separate writes, such as tokens they took of a limit, are done in the transaction, and
+    again where that is rolled back.
+    """
+    share = SharedTransaction()
+    token = _shared.set(share)
+    try:
+        yield share
+    except BaseException:
+        _shared.reset(token)
+        with suppress(RequestError):  # what failed is told by the error that is on its way
+            for adapter, sql in share.separate_writes:
+                await write_separately(adapter, sql)
+            for undo in share.undo:
+                await undo()
+        raise
+    else:
+        _shared.reset(token)
+
+
+def shared_transaction() -> SharedTransaction | None:
+    """The transaction that this request shares with others, if it shares one."""
+    return _shared.get()
+
+
+def shared_tx(adapter: Adapter) -> Tx | None:
+    """The open transaction on this database, if requests share it."""
+    return None if _shared.get() is None else current_tx(adapter)
 
 
 async def _apart(run: Callable[[Sql], Awaitable[T]], sql: Sql) -> T:

@@ -19,6 +19,7 @@ CHANGED_FIELDS = "The fields to change, with their new values."
 
 # The groups that no model of the application stands for, in the order in which they end the list.
 TAGS = {
+    "Batch": "Several operations in one request.",
     "Search": "Searches over several models at once.",
     "Files": "Single files: uploaded before a record names them, read and deleted by their keys.",
     "Runs": "Durable work: the runs of this application and the events in their lives.",

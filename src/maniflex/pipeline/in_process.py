@@ -29,8 +29,9 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer import answer
-from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
-from maniflex.pipeline.exchange import IN_PROCESS
+from maniflex.pipeline.body import PATIENCE_KEY
+from maniflex.pipeline.context import AsgiScope, AuthInfo, Context, Header
+from maniflex.pipeline.exchange import IN_PROCESS, OBSERVED
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import JSON, Response, error_response
 from maniflex.pipeline.routes import Endpoint, set_params
@@ -92,6 +93,44 @@ def in_process_context(
     return ctx
 
 
+def part_context(
+    ctx: Context, context: type[C], operation: Operation, about: Mapping[str, Any], body: bytes
+) -> C:
+    """The context of a part of a request, of the same caller on the same connection; `about` is its own."""
+    scope = {**ctx.scope, **about}
+    for key in (OBSERVED, PATIENCE_KEY):
+        scope.pop(key, None)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    part = context(ctx.runtime, scope, receive, operation, ctx.request_id)
+    part.traceparent, part.trace_id = ctx.traceparent, ctx.trace_id
+    part.called_from, part.change_reason = ctx.called_from, ctx.change_reason
+    if ctx.in_process:
+        part.auth, part.authenticated, part.csrf_exempt = ctx.auth, ctx.authenticated, True
+    return part
+
+
+# What belongs to a request as a message, and says nothing of its caller.
+_OF_MESSAGE = frozenset(
+    {
+        *(b"accept", b"connection", b"expect", b"idempotency-key", b"keep-alive", b"prefer", b"range", b"te"),
+        *(b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range"),
+    }
+)
+
+
+def headers_of_caller(ctx: Context) -> list[Header]:
+    """The headers of a request for its parts: without those about its body, its conditions and its key."""
+    return [
+        pair
+        for pair in ctx.scope["headers"]
+        if pair[0] not in _OF_MESSAGE and not pair[0].startswith(b"content-")
+    ]
+
+
 class InProcess:
     """Runs the operations of models, and requests to any route, through the whole pipeline."""
 
@@ -146,11 +185,10 @@ class InProcess:
             raise ValueError("a request has a json or a body, not both")
         path, _, behind = path.partition("?")
         path, method = unquote(path), method.upper()
-        route, params = self._find(path, method)
-        endpoint: Endpoint | None = None if route is None else route.methods.get(method)
-        if endpoint is None or text_trouble(path):
-            is_missing = route is None or endpoint is not None
-            return error_response(self._runtime.no_such_path(path) if is_missing else MethodNotAllowed())
+        try:
+            endpoint, names, params = self.find(method, path)
+        except RequestError as refusal:
+            return error_response(refusal)
         try:
             if json is not None:
                 body, headers = self._runtime.encode(json), {"content-type": JSON, **(headers or {})}
@@ -171,8 +209,32 @@ class InProcess:
         ctx.scope.update(scope or {})
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
         if params:
-            set_params(ctx, endpoint, route.names[method], params)
+            set_params(ctx, endpoint, names, params)
         return await self.answer(endpoint, ctx, auth)
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, Sequence[str], str | Mapping[str, str]]:
+        """The endpoint of a path that is decoded, with the names and values of its parameters; 404 or 405."""
+        route, params = self._find(path, method)
+        endpoint: Endpoint | None = None if route is None else route.methods.get(method)
+        if endpoint is None or text_trouble(path):
+            is_missing = route is None or endpoint is not None
+            raise self._runtime.no_such_path(path) if is_missing else MethodNotAllowed()
+        return endpoint, route.names[method], params
+
+    async def answer_part(
+        self, ctx: Context, method: str, path: str, query: bytes, headers: Sequence[Header], body: bytes
+    ) -> tuple[Response, Context]:
+        """The answer of a route to a part of a request, whose caller and connection it has.
+
+        The authenticators of the route look at the headers as they would at those of a request of its own.
+        """
+        endpoint, names, params = self.find(method, path)
+        about = {"method": method, "path": path, "query_string": query, "headers": headers}
+        part = part_context(ctx, endpoint.context, endpoint.operation, about, body)
+        part.model = endpoint.model  # type: ignore[assignment]  # an action has none
+        if params:
+            set_params(part, endpoint, names, params)
+        return _as_ours(await answer(endpoint, part)), part
 
     async def answer(self, endpoint: Endpoint, ctx: Context, auth: AuthInfo | None) -> Response:
         """The answer of an endpoint to a request of the application itself."""

@@ -7,11 +7,19 @@ the rows, the answer and the settled key are committed together, or not at all.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from maniflex.middleware.idempotency.claims import NAME, OUTSIDE, KeyClaimer, KeyOptions, option_mistakes
-from maniflex.middleware.idempotency.request import KeyedAction, KeyedRequest, KeyedWrite, KeyParts
+from maniflex.middleware.idempotency.request import (
+    KeyedAction,
+    KeyedBatch,
+    KeyedRequest,
+    KeyedWrite,
+    KeyParts,
+    Surround,
+)
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import Duration, IdempotencyStore, seconds_of
 from maniflex.model.field import size_in_bytes
@@ -105,6 +113,23 @@ class Keys(Entry):
         before = [r for step in steps for r in step.registrations if _opens_transaction(r)]
         if any(_overlap(r, seat.registration) for r in before):
             yield f"{OUTSIDE}; register with_transaction() on the service step"
+
+
+class BatchKeys(Keys):
+    """The keys of batches, whose transaction and the database of that only the batch can tell."""
+
+    def __init__(self, surround: Surround) -> None:
+        super().__init__(store := SqlIdempotency(), _arguments(store=store))
+        self._surround = surround
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return KeyedBatch(self._parts, self._surround)
+
+
+def _arguments(**changed: Any) -> dict[str, Any]:
+    """The arguments of `keys`, as they are unless something else is said."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(keys).parameters.items()}
+    return {**usual, **changed}
 
 
 def _read_options(arguments: dict[str, Any]) -> KeyOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from maniflex.db.current import transaction
-from maniflex.db.port import CommitRefused, Row
+from maniflex.db.current import SharedTransaction, shared_transaction, transaction
+from maniflex.db.port import Adapter, CommitRefused, Row, Tx
 from maniflex.errors import Abort, Unavailable
 from maniflex.files.owner import owner_of
 from maniflex.middleware.db.query_text import caller_of, scope_text, scopes_of_caller
@@ -157,7 +157,8 @@ class KeyedRequest(AnswersEarly):
         ctx.key_claim = claim
         try:
             try:
-                if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
+                if ctx.tx is not None and shared_transaction() is None:
+                    # It would settle the key after this, and keep twins waiting.
                     raise RuntimeError(f"{NAME}: {OUTSIDE}; open it on the service step")
                 await next()
                 if not claim.is_settled:
@@ -165,7 +166,7 @@ class KeyedRequest(AnswersEarly):
             except Exception as error:
                 if not await self._is_taken(ctx, claim):
                     if not claim.is_settled:  # else the write is done, and code outside it failed
-                        await claim.release(ctx)
+                        await self._release(ctx, claim)
                     raise
                 error.__traceback__ = None
         except BaseException as error:
@@ -188,7 +189,11 @@ class KeyedRequest(AnswersEarly):
         if ctx.response is None or status_of(ctx.response) < 400:
             await _answer_early(self, ctx)
         if status_of(ctx.response) >= 400:
-            await claim.release(ctx)
+            await self._release(ctx, claim)
+            return
+        share = shared_transaction()
+        if share is not None and ctx.tx is not None:
+            await self._finish_with_others(ctx, claim, share, ctx.tx)
             return
         try:
             await claim.settle(ctx)
@@ -198,6 +203,24 @@ class KeyedRequest(AnswersEarly):
             ctx.logger.error("an idempotency key could not be settled: %s", error)
         else:
             claim.note_commit()
+
+    async def _release(self, ctx: Context, claim: HeldClaim) -> None:
+        """Let others have the key; a claim of the transaction that the request shares goes with that."""
+        is_in_transaction = shared_transaction() is not None and ctx.tx is not None
+        if not (is_in_transaction and self._parts.settles_in_transaction):
+            await claim.release(ctx)
+
+    async def _finish_with_others(
+        self, ctx: Context, claim: HeldClaim, shared: SharedTransaction, tx: Tx
+    ) -> None:
+        """Settle the key when the transaction commits that the request shares with others."""
+        if claim.until:  # settled along with what was written
+            return
+        if self._parts.settles_in_transaction:
+            await claim.settle(ctx, tx)
+        else:
+            tx.after_commit(partial(claim.settle, ctx))
+            shared.undo.append(partial(claim.release, ctx))
 
     async def _is_taken(self, ctx: Context, claim: HeldClaim) -> bool:
         """Whether an error comes of this: another request has taken the key and finished."""
@@ -283,6 +306,25 @@ class KeyedAction(KeyedRequest):
         else:
             async with ctx.transaction():
                 await call()
+
+
+# Gives the database of the transaction that an action wants around it; None where it wants none.
+Surround = Callable[[Context], AbstractAsyncContextManager[Adapter | None]]
+
+
+class KeyedBatch(KeyedAction):
+    """Claims the key of a batch, and settles it in the transaction of that, if it is one of this database."""
+
+    def __init__(self, parts: KeyParts, surround: Surround) -> None:
+        super().__init__(parts)
+        self._surround = surround
+
+    async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
+        async with self._surround(ctx) as adapter:
+            if ctx.key_claim is None or adapter is not ctx.adapter:
+                await call()
+            else:
+                await _write_and_settle(self, ctx, ctx.key_claim, call)
 
 
 async def _write_and_settle(

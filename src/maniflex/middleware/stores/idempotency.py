@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from maniflex._callables import explain_class
 from maniflex._clock import SystemClock
 from maniflex._ids import new_id
-from maniflex.db.current import execute_separately, write_separately
+from maniflex.db.current import execute_separately, shared_tx, write_separately
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.form import IdempotencyKeyRow, MemoryForm, OwnKey, RedisForm, SqlForm
@@ -138,14 +138,15 @@ class SqlIdempotency(SqlForm):
             return await self._in_own_database().claim(key, fingerprint, lease=lease, now=now)
         moment, token = nanoseconds(now), new_id()
         until, row = moment + length_of(lease), None
+        tx = shared_tx(only.adapter)  # with which the claim goes, too
         try:
             if self._claims_by_count:
                 sql = Sql(self._claim_text, (_id_of(key), fingerprint, token, until, moment))
-                if await execute_separately(only.adapter, sql):
+                if await (execute_separately(only.adapter, sql) if tx is None else tx.execute(sql)):
                     return KeyClaim(_CLAIMED, token)
             else:
                 sql = Sql(self._claim_text, (_id_of(key), moment, fingerprint, token, until))
-                rows = await write_separately(only.adapter, sql)
+                rows = await (write_separately(only.adapter, sql) if tx is None else tx.write(sql))
                 row = rows[0] if rows else None
                 if row is not None and row[1] == token:
                     return KeyClaim(_CLAIMED, token)
@@ -161,7 +162,12 @@ class SqlIdempotency(SqlForm):
 
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
-        row = await self._read("look", id=_id_of(key), now=moment)
+        tx = shared_tx(self.adapter)
+        if tx is None:
+            row = await self._read("look", id=_id_of(key), now=moment)
+        else:  # which may have settled the key
+            look = self._require_home().statements["look"]
+            row = await tx.fetch_one(look.bind_all({"id": _id_of(key), "now": moment}))
         return _FREE if row is None else _claim_of(row, fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
