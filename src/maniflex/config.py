@@ -61,6 +61,8 @@ class Limits:
     include_depth: int = 2
     included_rows: int = 10_000  # related records in one answer
     path_depth: int = 3  # relations in one dotted filter
+    nested_depth: int = 2  # levels of records in one body, below its own
+    nested_items: int = 100  # records in one body besides its own, those named by their ids among them
     search_length: int = 500
     aggregates: int = 20  # values one aggregate computes
     group_keys: int = 10  # fields one aggregate groups by

@@ -234,6 +234,28 @@ class Actions(Feature):
                 yield action_endpoint(draft.routes, action)
 
 
+class NestedWrites(Feature):
+    """Relations with `nested=True`."""
+
+    def prepare(self, draft: ServerDraft) -> None:
+        runtime = draft.routes.runtime
+        if models := [meta for meta in draft.stored_models if has_nested(meta)]:
+            from maniflex.features.nested import NestedModel
+
+            runtime.nested = {meta.cls: NestedModel(meta, runtime) for meta in models}
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        for meta in draft.stored_models:
+            if has_nested(meta):
+                from maniflex.features.nested import nested_problems
+
+                yield from nested_problems(meta, draft.routes)
+
+    def use(self, draft: ServerDraft, in_process: InProcess) -> None:
+        for routes in draft.routes.runtime.nested.values():
+            routes.compose(draft.routes)
+
+
 class BatchRequests(Feature):
     """`server.enable_batch`, whose route is an action."""
 
@@ -462,9 +484,15 @@ class WelcomePage(Feature):
         return [*usual, *Welcome(draft.routes, pages).endpoints()]
 
 
+def has_nested(meta: ModelMeta) -> bool:
+    """Whether bodies of the model may hold records of others."""
+    return any(relation.nested for relation in meta.relations.values())
+
+
 FEATURES: tuple[Feature, ...] = (
     CatalogueRules(),
     Languages(),
+    NestedWrites(),
     ModelRecords(),
     EncryptedFields(),
     Aggregates(),

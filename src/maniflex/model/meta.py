@@ -118,6 +118,7 @@ class RelationMeta:
     far_key: str | None = None  # many_to_many: the junction's attribute that refers to the target
     on_delete: OnDelete = OnDelete.NO_ACTION
     explicit: bool = True  # False: found by the `_id` naming convention
+    nested: bool = False  # whether bodies may write the records that it leads to
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,11 @@ class _Resolver:
         self._check_key_kind(meta, name, field, target)
         for text in on_delete_problems(spec.on_delete or "no_action", field.nullable):
             self.trouble(meta, name, text)
-        self._add(meta, _to_one(name, target, field, spec.on_delete, explicit=True))
+        is_nested = self._is_nested(meta, name, spec)
+        if is_nested and (field.hidden or field.name in meta.closed):
+            self.trouble(meta, name, f"nested: clients may not set {key}, so they cannot set what it names")
+        relation = _to_one(name, target, field, spec.on_delete, explicit=True)
+        self._add(meta, replace(relation, nested=is_nested))
         return key
 
     def _explicit(self, meta: ModelMeta, field: FieldMeta) -> None:
@@ -275,7 +279,8 @@ class _Resolver:
                 self.trouble(meta, name, f"{target} has no column {key!r}{hint}")
                 return
             self._check_key_kind(meta, name, field, target)
-            self._add(meta, RelationMeta(name, RelationKind.HAS_MANY, target, key=key))
+            is_nested = self._is_nested(meta, name, spec)
+            self._add(meta, RelationMeta(name, RelationKind.HAS_MANY, target, key=key, nested=is_nested))
 
     def _key_back(self, meta: ModelMeta, name: str, target: str) -> str | None:
         keys = self._keys_to(target, meta.name)
@@ -299,7 +304,16 @@ class _Resolver:
         far = self._junction_key(meta, name, junction, target, "far_key", spec.far_key, not_=near)
         if near and far:
             kind = RelationKind.MANY_TO_MANY
-            self._add(meta, RelationMeta(name, kind, target, key=near, through=junction, far_key=far))
+            is_nested = self._is_nested(meta, name, spec)
+            self._add(
+                meta,
+                RelationMeta(name, kind, target, key=near, through=junction, far_key=far, nested=is_nested),
+            )
+
+    def _is_nested(self, meta: ModelMeta, name: str, spec: RelationSpec) -> bool:
+        if type(spec.nested) is not bool:
+            self.trouble(meta, name, f"nested={spec.nested!r} is neither True nor False")
+        return spec.nested is True
 
     def _junction_key(
         self, meta: ModelMeta, name: str, junction: str, model: str, option: str, choice: Any, *, not_: Any

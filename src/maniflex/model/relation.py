@@ -32,6 +32,7 @@ class RelationSpec:
     through: Any = None
     far_key: Any = None
     on_delete: Any = None
+    nested: Any = False
     unknown: tuple[str, ...] = ()
     annotation: Any = None
     module: str = ""
@@ -41,17 +42,29 @@ def belongs_to(
     *,
     key: str | None = None,
     on_delete: OnDeleteName | None = None,
+    nested: bool = False,
     init: Literal[False] = False,
     **unknown: Any,
 ) -> Any:
-    """The one record our column `key` refers to; by convention `<name>_id`."""
-    mistakes = _unknown_options(unknown, ("key", "on_delete"))
-    return RelationSpec(RelationKind.BELONGS_TO, key=key, on_delete=on_delete, unknown=mistakes)
+    """The one record our column `key` refers to; by convention `<name>_id`.
+
+    With `nested`, bodies may make and change it along with ours.
+    """
+    mistakes = _unknown_options(unknown, ("key", "on_delete", "nested"))
+    return RelationSpec(
+        RelationKind.BELONGS_TO, key=key, on_delete=on_delete, nested=nested, unknown=mistakes
+    )
 
 
-def has_many(*, key: str | None = None, init: Literal[False] = False, **unknown: Any) -> Any:
-    """The records whose column `key` refers to us; by convention the one that belongs to this model."""
-    return RelationSpec(RelationKind.HAS_MANY, key=key, unknown=_unknown_options(unknown, ("key",)))
+def has_many(
+    *, key: str | None = None, nested: bool = False, init: Literal[False] = False, **unknown: Any
+) -> Any:
+    """The records whose column `key` refers to us; by convention the one that belongs to this model.
+
+    With `nested`, bodies may make, change and delete them along with ours.
+    """
+    mistakes = _unknown_options(unknown, ("key", "nested"))
+    return RelationSpec(RelationKind.HAS_MANY, key=key, nested=nested, unknown=mistakes)
 
 
 def many_to_many(
@@ -59,10 +72,13 @@ def many_to_many(
     through: str | type | None = None,
     key: str | None = None,
     far_key: str | None = None,
+    nested: bool = False,
     init: Literal[False] = False,
     **unknown: Any,
 ) -> Any:
     """The records joined to us by the rows of the junction model `through`.
+
+    With `nested`, bodies may link, unlink and make them along with ours.
 
     `key` and `far_key` are its columns for us and for them, where it has several that could be meant.
     """
@@ -71,7 +87,8 @@ def many_to_many(
         key=key,
         through=through,
         far_key=far_key,
-        unknown=_unknown_options(unknown, ("through", "key", "far_key")),
+        nested=nested,
+        unknown=_unknown_options(unknown, ("through", "key", "far_key", "nested")),
     )
 
 

@@ -23,7 +23,7 @@ from maniflex._json import INT_MAX, INT_MIN
 from maniflex._locales import MOST_LOCALES
 from maniflex.model.base import Model
 from maniflex.model.class_body import field_texts
-from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.model.texts import LOCALE, locale_rules, localized_fields
 from maniflex.pipeline.rules.transforms import Computed
 from maniflex.query.query import shows
@@ -106,8 +106,16 @@ class Schemas:
             },
         }
         schema["properties"].update(_companions(model, fields))
-        # A text may come by its other names.
-        required_names = [f.api for f in fields if model.asks_for(f) and locale_rules(f) is None]
+        schema["properties"].update(self._nested_properties(model, creating=True))
+        # A text may come by its other names, and a key by a nested record.
+        nested_keys = {
+            r.key for r in model.relations.values() if r.nested and r.kind is RelationKind.BELONGS_TO
+        }
+        required_names = [
+            f.api
+            for f in fields
+            if model.asks_for(f) and locale_rules(f) is None and f.name not in nested_keys
+        ]
         return {**schema, "required": required_names} if required_names else schema
 
     def update(self, model: ModelMeta) -> Schema:
@@ -115,7 +123,49 @@ class Schemas:
         fields = [f for f in model.fields if _open_to_clients(f) and not f.immutable]
         texts = field_texts(model.cls)
         properties = {f.api: _with_text(self.field(f, incoming=True), texts.get(f.name)) for f in fields}
-        return {"type": "object", "properties": {**properties, **_companions(model, fields)}}
+        contents = self._nested_properties(model, creating=False)
+        return {"type": "object", "properties": {**properties, **_companions(model, fields), **contents}}
+
+    def _nested_properties(self, model: ModelMeta, *, creating: bool) -> dict[str, Schema]:
+        """The relations whose records a body may hold."""
+        relations = (r for r in model.relations.values() if r.nested and r.target in self._models)
+        return {r.name: self._nested_schema(model, r, creating=creating) for r in relations}
+
+    def _nested_schema(self, model: ModelMeta, relation: RelationMeta, *, creating: bool) -> Schema:
+        # References and no copies: the records of a body may hold those of the model they came from.
+        new = self._nested_record(relation, creating=True)
+        if relation.kind is RelationKind.BELONGS_TO:
+            if creating:
+                return {**new, "description": "The record that this one belongs to, made along with it."}
+            change = self._nested_record(relation, creating=False)
+            forms = [_object({"create": new}, "create"), _object({"update": change}, "update")]
+            return {"oneOf": forms, "description": "Another record to belong to, or a change of this one."}
+        news, ids = {"type": "array", "items": new}, {"type": "array", "items": {"type": "string"}}
+        if relation.kind is RelationKind.MANY_TO_MANY:
+            parts = {"link": ids, "create": news} | ({} if creating else {"unlink": ids})
+            return {**_object(parts), "description": "Links to records, by their ids or made along."}
+        if creating:
+            return {**news, "description": "Records that belong to this one, made along with it."}
+        with_id = _object({"id": {"type": "string"}}, "id", closed=False)
+        changes = {"allOf": [self._nested_record(relation, creating=False), with_id]}
+        parts = {"create": news, "update": {"type": "array", "items": changes}, "delete": ids}
+        return {**_object(parts), "description": "What is done to the records that belong to this one."}
+
+    def _nested_record(self, relation: RelationMeta, *, creating: bool) -> Schema:
+        """A reference to the body of the model; of one that is created here, its key is settled."""
+        target = self._models[relation.target]
+        key = relation.key if relation.kind is RelationKind.HAS_MANY and creating else None
+        suffix = "Create" if creating else "Update"
+        name = f"{target.name}{suffix}"
+        if key is not None:
+            name += "Without" + key.title().replace("_", "")
+        if name not in self.components:
+            self.components[name] = {}  # while it is made: a circle comes back here
+            schema = self.create(target) if creating else self.update(target)
+            if key is not None:
+                schema = _without_key(schema, target.by_name[key].api)
+            self.components[name] = schema
+        return ref(name)
 
     def field(self, field: FieldMeta, *, incoming: bool, creating: bool = False) -> Schema:
         """One field; `incoming` is what a client may send, otherwise what it gets."""
@@ -229,6 +279,21 @@ class _Generator(GenerateJsonSchema):
         if issubclass(schema["cls"], Model):
             return {_MODEL: schema["cls"].__name__}
         return super().model_schema(schema)
+
+
+def _object(properties: dict[str, Schema], *required: str, closed: bool = True) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = [*required]
+    return {**schema, "additionalProperties": False} if closed else schema
+
+
+def _without_key(schema: Schema, name: str) -> Schema:
+    """The body of a record whose key is the record around it."""
+    rest = {key: value for key, value in schema.items() if key != "required"}
+    rest["properties"] = {key: value for key, value in schema["properties"].items() if key != name}
+    names = [key for key in schema.get("required", ()) if key != name]
+    return {**rest, "required": names} if names else rest
 
 
 def _open_to_clients(field: FieldMeta) -> bool:

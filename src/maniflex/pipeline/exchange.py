@@ -73,6 +73,8 @@ class Exchange:
     changes: dict[str, Any] | None = None  # of an update
     sent_names: tuple[str, ...] | None = None  # keys of a body from which some were dropped
     extra_names: frozenset[str] = frozenset()  # keys of the body that are no fields and yet expected
+    nested: Any = None  # of a body with nested records: what they are
+    nested_place: Any = None  # of a nested record: where in the body of its request it stands
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
     key_claim: Any = None  # of a request with an idempotency key: its claim

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import AddedStep, AnswerOfRow, Default, StepPlace, Target
+from maniflex.pipeline.chain import AddedStep, AnswerOfRow, Default, Handler, StepPlace, Target
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -76,6 +76,27 @@ def update_endpoint(
     return own_routes.updating_by(method, below, deserialize, also, about)
 
 
+def part_chains(routes: RouteBuilder, model: ModelMeta, operation: Operation) -> PartChains:
+    """The two halves of a write of the model as part of a request to another."""
+    return _ModelRoutes(routes, model).part(operation)
+
+
+@dataclass(frozen=True, slots=True)
+class PartChains:
+    """The chains of a write that is part of a request: what judges it, and what does it."""
+
+    check: Handler
+    write: Handler
+
+
+def _note_passed(ctx: Context) -> None:
+    ctx.nested_place.passed = True
+
+
+def _do_nothing(ctx: Context) -> None:
+    """The rules of a model that has none."""
+
+
 class _ModelRoutes:
     def __init__(self, routes: RouteBuilder, model: ModelMeta) -> None:
         runtime = routes.runtime
@@ -95,6 +116,7 @@ class _ModelRoutes:
             for operation in (Operation.CREATE, Operation.UPDATE)
         }
         self._files = runtime.file_routes.get(model.cls)
+        self._nested = runtime.nested.get(model.cls)
         self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = PolicedWrites(self._db, rules)
         etags, counts = bool(model.options.optimistic_lock), store.counts and not rules.hides_rows
@@ -131,7 +153,7 @@ class _ModelRoutes:
                 defaults={
                     **self._body_steps(Operation.CREATE),
                     **self._validate_steps(Operation.CREATE, self._validate.create),
-                    "db": self._writes.around_create(self._db.create),
+                    "db": self._create_step(),
                     **self._written_steps(Operation.CREATE),
                 },
                 respond=self._respond_to_write(Operation.CREATE, self._respond.answer_created, 201),
@@ -223,7 +245,7 @@ class _ModelRoutes:
             defaults={
                 **self._body_steps(Operation.UPDATE, deserialize),
                 **self._validate_steps(Operation.UPDATE, check),
-                "db": self._writes.around_update(write),
+                "db": self._update_step(write),
                 **self._written_steps(Operation.UPDATE),
             },
             respond=self._respond_to_write(Operation.UPDATE, self._respond.answer_record, 200),
@@ -257,11 +279,14 @@ class _ModelRoutes:
     ) -> dict[str, Default | AddedStep]:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
         step = self._deserialize
+        steps: dict[str, Default | AddedStep] = {}
+        if self._nested is not None:
+            steps["nested"] = AddedStep(self._nested.read, "deserialize", StepPlace.BEHIND)
         if self._files is None:
             return (
                 {"deserialize": deserialize}
                 if deserialize
-                else {"deserialize": step.body, "parse": step.parse}
+                else {"deserialize": step.body, "parse": step.parse, **steps}
             )
         touchable = self._db.touchable
         if deserialize is not None:
@@ -270,7 +295,38 @@ class _ModelRoutes:
         return {
             "deserialize": self._files.read_body(step.body, operation, touchable),
             "files": AddedStep(self._files.settle_files(operation, touchable), "validate", StepPlace.LAST),
+            **steps,
         }
+
+    def _create_step(self) -> Default:
+        write = self._writes.around_create(self._db.create)
+        return write if self._nested is None else self._nested.around_write(write)
+
+    def _update_step(self, write: Default) -> Default:
+        write = self._writes.around_update(write)
+        return write if self._nested is None else self._nested.around_write(write)
+
+    def part(self, operation: Operation) -> PartChains:
+        """A write of a record in the body of another: up to its validation, and from its service step on."""
+        compose, model, is_create = self._routes.composer.steps, self._model, operation is Operation.CREATE
+        before: dict[str, Default | AddedStep] = {"passed": _note_passed}
+        if operation is Operation.DELETE:
+            write: Default = self._writes.around_delete(self._db.delete)
+        else:
+            before |= self._body_steps(operation)
+            before.pop("parse", None)
+        if is_create:
+            before |= self._validate_steps(operation, self._validate.create)
+            write = self._create_step()
+        elif operation is Operation.UPDATE:
+            check = self._validate.update_unless_locked if model.locks else self._validate.update
+            before |= self._validate_steps(operation, check)
+            write = self._update_step(self._db.update_checked if self._checks else self._db.update)
+        steps_before = ("auth", "deserialize", "validate", "passed")
+        return PartChains(
+            compose(steps_before, before, model, operation, item=not is_create),
+            compose(("service", "db"), {"db": write}, model, operation, item=not is_create),
+        )
 
     def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default | AddedStep]:
         """The step that judges rows, where those of the model or of one it reaches have policies."""
@@ -294,7 +350,7 @@ class _ModelRoutes:
     def _answer_of_row(self) -> AnswerOfRow | None:
         """The answer to a create as a function of the stored row, where no caller makes it another."""
         is_judged = self._writes.judges_creates or self._written[Operation.CREATE] is not None
-        is_plain = self._respond.is_plain and self._db.takes_guard and not is_judged
+        is_plain = self._respond.is_plain and self._db.takes_guard and not is_judged and not self._nested
         return self._respond.make_created if is_plain else None
 
     def _about_write(self, operation: Operation, status: int, about: RouteDocs | None) -> RouteDocs | None:
@@ -310,14 +366,18 @@ class _ModelRoutes:
         rules = value_rules(self._rules.checks(operation))
         if self._refuses_unknown and not any(isinstance(rule, UnknownFields) for rule in rules):
             rules.append(UnknownFields(model))
-        if not rules:
+        if not rules and self._nested is None:
             return {"validate": built_in}
         writes_rows = not composer.replaces("db", model, operation)
-        without_built_in = Judge(model, operation, rules, None, writes_rows=writes_rows)
-        return {
-            "validate": Judge(model, operation, rules, built_in, writes_rows=writes_rows),
-            "rules": AddedStep(without_built_in, "validate", StepPlace.BEHIND_REPLACED),
-        }
+        whole: Default = built_in
+        alone: Default = _do_nothing
+        if rules:
+            whole = Judge(model, operation, rules, built_in, writes_rows=writes_rows)
+            alone = Judge(model, operation, rules, None, writes_rows=writes_rows)
+        if self._nested is not None:
+            around = self._nested.around_validate
+            whole, alone = around(whole), around(alone)
+        return {"validate": whole, "rules": AddedStep(alone, "validate", StepPlace.BEHIND_REPLACED)}
 
     def _deleting(self) -> Endpoint:
         # A database step of the application's own leaves no trace of a delete; it is trusted.

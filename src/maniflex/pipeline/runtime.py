@@ -90,6 +90,7 @@ class Runtime:
         self.outages = OutageLog()
         self.messages = None if config.messages is None else Messages(config.messages)
         self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields
+        self.nested: dict[type[Model], NestedRoutes] = {}  # of models whose bodies hold other records
         self.caller_checks: list[Callable[..., Any]] = []  # what every authenticator asks; likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
@@ -303,4 +304,24 @@ class FileRoutes(Protocol):
 
     async def clean_up(self, ctx: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         """Middleware around the whole request: files that a failed request stored are given up."""
+        ...
+
+
+class NestedRoutes(Protocol):
+    """The steps of one model's creates and updates whose bodies may hold records of other models."""
+
+    def compose(self, routes: Any) -> None:
+        """Make the chains of what may be nested, once all else is made."""
+        ...
+
+    def read(self, ctx: Any) -> None:
+        """The end of the deserialize step: what is nested is taken out of the body."""
+        ...
+
+    def around_validate(self, validate: Step) -> Step:
+        """The validate step, which also judges what is nested."""
+        ...
+
+    def around_write(self, write: Step) -> Step:
+        """The database step, which also writes what is nested, in one transaction."""
         ...

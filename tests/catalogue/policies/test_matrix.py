@@ -281,3 +281,42 @@ async def test_a_sort_across_denied_rows_tells_nothing_of_them(
         assert texts.index("on gamma") < texts.index("on alpha")
     else:
         error_of(answer, 403, "FORBIDDEN")
+
+
+async def test_operations_of_a_batch_are_judged_as_requests_are(world: House) -> None:
+    headers, beta = {"x-user": "ann"}, f"/docs/{world.ids['beta']}"
+    denied: list[dict[str, object]] = [
+        {"method": "GET", "path": beta},
+        {"method": "PATCH", "path": beta, "body": {"title": "x"}},
+        {"method": "DELETE", "path": beta},
+        {"method": "POST", "path": "/docs", "body": {"title": "paper x", "archived": True}},
+        {"method": "PATCH", "path": f"/docs/{world.ids['alpha']}", "body": {"archived": True}},
+    ]
+    new = {"method": "POST", "path": "/docs", "body": {"title": "paper new"}}
+    for operation in denied:
+        body = {"operations": [new, operation]}
+        answer = await world.http.post("/api/batch", json=body, headers=headers)
+        assert error_of(answer, 403, "BATCH_FAILED")["details"][0]["index"] == 1
+    listed = {"operations": [{"method": "GET", "path": "/docs?sort=rank"}]}
+    [outcome] = data_of(await world.http.post("/api/batch", json=listed, headers=headers))
+    assert names(outcome["data"]) == OPEN
+
+
+async def test_nested_records_are_judged_as_single_ones_are(world: House) -> None:
+    headers, shelf = {"x-user": "ann"}, f"/api/shelves/{world.ids['shelf']}"
+    for change in (
+        {"update": [{"id": world.ids["beta"], "title": "x"}]},
+        {"update": [{"id": world.ids["alpha"], "archived": True}]},
+        {"delete": [world.ids["beta"]]},
+        {"create": [{"title": "paper x", "archived": True}]},
+    ):
+        refused = await world.http.patch(shelf, json={"docs": change}, headers=headers)
+        error_of(refused, 403, "FORBIDDEN")
+    on_denied = f"/api/docs/{world.ids['beta']}"
+    for record_id in (world.ids["beta note"], "none"):
+        refused = await world.http.patch(on_denied, json={"notes": {"delete": [record_id]}}, headers=headers)
+        error_of(refused, 403, "FORBIDDEN")
+    changed = await world.http.patch(
+        shelf, json={"docs": {"create": [{"title": "paper new"}]}}, headers=headers
+    )
+    assert sorted(names(data_of(changed)["docs"])) == ["alpha", "gamma", "new"]

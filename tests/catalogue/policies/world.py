@@ -28,7 +28,7 @@ from tests.kit.http import data_of
 class Shelf(Model, table="shelves", export=True, aggregate=True):
     name: str = field(filterable=True, sortable=True)
     cover_id: str | None = field(default=None, relation="Doc", filterable=True)
-    docs: list[Doc] = has_many(key="shelf_id")
+    docs: list[Doc] = has_many(key="shelf_id", nested=True)
 
 
 class Doc(
@@ -49,7 +49,7 @@ class Doc(
     shelf_id: str | None = field(default=None, filterable=True, relation=Shelf)
     parent_id: str | None = field(default=None, relation="Doc", filterable=True)
     below: list[Doc] = has_many(key="parent_id")
-    notes: list[Note] = has_many()
+    notes: list[Note] = has_many(nested=True)
     tags: list[Tag] = many_to_many(through="DocTag")
 
 
@@ -104,6 +104,7 @@ def app(
     server.pipeline.auth.register(identify)
     server.pipeline.db.register(auth.enforce(policy, where=where), models=models, operations=operations)
     server.enable_global_search()
+    server.enable_batch()
     return server
 
 

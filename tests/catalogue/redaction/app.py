@@ -25,7 +25,7 @@ STAFF = {"X-Role": "staff"}
 
 class Team(Model, aggregate=True):
     name: str = field(filterable=True, sortable=True, searchable=True)
-    people: list[Person] = has_many()
+    people: list[Person] = has_many(nested=True)
 
 
 class Membership(Model):
@@ -72,6 +72,7 @@ def a_server(when: Callable[..., Any] = is_stranger, *fields: str, **options: An
     server = Server()
     server.register(Team, Club, Membership, Person)
     server.enable_global_search()
+    server.enable_batch()
     server.pipeline.auth.register(identify)
     for name in fields or ("phone", "hint"):
         server.pipeline.response.register(response.redact_field(name, when, **options), models=[Person])

@@ -34,6 +34,9 @@ READS = {
 }
 
 
+NOT_IN_BATCHES = ("csv", "global search", "tree", "list in German")
+
+
 async def _fill(http: httpx.AsyncClient) -> dict[str, str]:
     team = await created(http, "/api/teams", name="red")
     club = await created(http, "/api/clubs", name="chess")
@@ -78,6 +81,52 @@ async def test_no_write_answers_with_it(database_url: str) -> None:
     assert all("phoneNumber" not in answer for answer in (made, changed, restored))
     assert [answer["name"] for answer in (made, changed, restored)] == ["ada"] * 3
     assert seen["phoneNumber"] == "5550200"  # hidden from its writer, and stored
+
+
+async def test_no_operation_of_a_batch_answers_with_it(database_url: str) -> None:
+    async with client(a_server(), database=database_url) as http:
+        ids = await _fill(http)
+        reads = [path.removeprefix("/api") for name, path in READS.items() if name not in NOT_IN_BATCHES]
+        operations: list[dict[str, Any]] = [{"method": "GET", "path": path.format(**ids)} for path in reads]
+        person = {"name": "ada", "phoneNumber": PHONE}
+        operations.append({"method": "POST", "path": "/people", "body": person})
+        body = {"operations": operations}
+        for atomic in (True, False):
+            stranger = await http.post("/api/batch", json={**body, "atomic": atomic})
+            staff = await http.post("/api/batch", json={**body, "atomic": atomic}, headers=STAFF)
+            assert (stranger.status_code, staff.status_code) == ((200, 200) if atomic else (207, 207))
+            assert "ada" in stranger.text
+            assert PHONE not in stranger.text
+            assert "phoneNumber" not in stranger.text
+            assert PHONE in staff.text
+
+
+async def test_a_batch_that_is_answered_again_hides_what_is_hidden_since(database_url: str) -> None:
+    hidden = [False]
+    async with client(a_server(lambda ctx: hidden[0]), database=database_url) as http:
+        ids = await _fill(http)
+        body = {"operations": [{"method": "GET", "path": f"/teams/{ids['team']}?include=people"}]}
+        key = {"idempotency-key": "k"}
+        assert PHONE in (await http.post("/api/batch", json=body, headers=key)).text
+        hidden[0] = True
+        again = await http.post("/api/batch", json=body, headers=key)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert "ada" in again.text
+        assert PHONE not in again.text
+
+
+async def test_nested_records_are_answered_without_it(database_url: str) -> None:
+    async with client(a_server(), database=database_url) as http:
+        body = {"name": "red", "people": [{"name": "ada", "phoneNumber": PHONE}]}
+        made = await http.post("/api/teams", json=body)
+        team = data_of(made, 201)
+        change = {"people": {"update": [{"id": team["people"][0]["id"], "phoneNumber": "5550200"}]}}
+        changed = await http.patch(f"/api/teams/{team['id']}", json=change)
+        seen = data_of(await http.get(f"/api/teams/{team['id']}?include=people", headers=STAFF))
+    for answer in (made, changed):
+        assert "ada" in answer.text
+        assert "phoneNumber" not in answer.text
+    assert seen["people"][0]["phoneNumber"] == "5550200"
 
 
 async def test_exports_have_neither_the_column_nor_its_header(database_url: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -66,7 +67,7 @@ IDS = [
 PREFIXES = {"Project": "p-", "Task": "t-", "Note": "n-", "Member": "m-", "ProjectLabel": "l-", "Org": "org-"}
 SURFACES = {
     *("list", "include", "nested filter", "nested sort", "read", "head", "write", "create", "restore"),
-    *("aggregate", "export", "search", "count", "action", "tree", "block", "run"),
+    *("aggregate", "export", "search", "count", "action", "tree", "block", "run", "batch", "nested"),
 }
 
 
@@ -107,6 +108,10 @@ class Asker:
             self.cursor,
             self.action,
             self.action,
+            self.batch,
+            self.batch,
+            self.nested,
+            self.nested,
         ]
 
     def next(self) -> Probe:
@@ -230,6 +235,49 @@ class Asker:
         if self.random.random() < 0.3:
             return Probe("block", "", "", [], body)
         return Probe("tree" if body["kind"] == "tree" else "action", "POST", "/code", [], body)
+
+    def batch(self, meta: ModelMeta) -> Probe | None:
+        """Another probe, as the second operation of a batch that fails at its end, so that nothing stays."""
+        makers = (
+            self.list_,
+            self.include,
+            self.nested_filter,
+            self.read,
+            self.write,
+            self.create,
+            self.nested,
+        )
+        probe = self.random.choice(makers)(meta)
+        if probe is None:
+            return None
+        query = f"?{urlencode(list(probe.params))}" if probe.params else ""
+        operation = {"method": probe.method, "path": probe.path + query}
+        if probe.body is not None:
+            operation["body"] = probe.body
+        is_atomic = probe.method != "GET"
+        operations = [{"method": "GET", "path": "/currencies"}, operation]
+        if is_atomic:
+            operations.append({"method": "GET", "path": "/nowhere"})
+        return Probe("batch", "POST", "/batch", [], {"atomic": is_atomic, "operations": operations})
+
+    def nested(self, meta: ModelMeta) -> Probe | None:
+        """A change of a record of our own, or of another's, with records in its body."""
+        if meta.cls is not Project and meta.cls is not Task:
+            return None
+        ids = {name: self.random.choice(["b1", "b2", "a2", "zz"]) for name in ("task", "note", "label")}
+        forms: tuple[dict[str, Any], ...] = (
+            {"tasks": {"update": [{"id": f"t-{ids['task']}", "title": "x"}]}},
+            {"tasks": {"delete": [f"t-{ids['task']}"]}},
+            {"labels": {"link": [f"label-{self.random.choice(['red', 'zz'])}"], "create": [{}]}},
+            {"tasks": {"update": [{"id": f"t-{ids['task']}", "notes": {"delete": [f"n-{ids['note']}"]}}]}},
+        )
+        if meta.cls is Task:
+            forms = ({"notes": {"update": [{"id": f"n-{ids['note']}", "text": "x"}]}},)
+        own = self.random.random() < 0.5
+        side = "a1" if own else self.random.choice(["b1", "b2", "zz"])
+        return Probe(
+            "nested", "PATCH", f"/{meta.table}/{PREFIXES[meta.name]}{side}", [], self.random.choice(forms)
+        )
 
     # -- parts of requests
 

@@ -42,14 +42,14 @@ class Project(
     owner_id: str | None = field(default=None, filterable=True, relation=None)
     parent_id: str | None = field(default=None, relation="Project", filterable=True, on_delete="set_null")
     below: list[Project] = has_many(key="parent_id")
-    tasks: list[Task] = has_many()
-    labels: list[Label] = many_to_many(through="ProjectLabel")
+    tasks: list[Task] = has_many(nested=True)
+    labels: list[Label] = many_to_many(through="ProjectLabel", nested=True)
 
 
 class Task(Model, WithDeletedAt, export=True, aggregate=True, restore=True, global_searchable=True):
     project_id: str | None = field(default=None, filterable=True, on_delete="cascade")
     title: str = field(filterable=True, sortable=True, searchable=True)
-    notes: list[Note] = has_many()
+    notes: list[Note] = has_many(nested=True)
 
 
 class Note(Model, export=True, aggregate=True):
@@ -110,6 +110,7 @@ def make_server(
     server.register(*models)
     server.pipeline.auth.register(identify)
     server.enable_global_search()
+    server.enable_batch()
     for rule in rules:
         rule(server)
     return server

@@ -74,7 +74,7 @@ class KeyedRequest(AnswersEarly):
 
     def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
         by_name = dict(ctx.scope["headers"])
-        if KEY_HEADER in by_name or self._options.is_required:
+        if KEY_HEADER in by_name or (self._options.is_required and ctx.nested_place is None):
             return self._answer_once(ctx, next, by_name)
         return next()
 
