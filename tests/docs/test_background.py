@@ -67,6 +67,7 @@ def test_every_public_method_of_a_run_is_on_the_page() -> None:
         "is_encrypted",
         "is_plain",
         "turn_back",
+        "undo_pause",
         "undoing",
         "unreached",
         "reachable",

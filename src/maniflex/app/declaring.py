@@ -147,6 +147,40 @@ class WithDeclarations:
 
         return decorate
 
+    @explain_arguments("server.saga")
+    def saga(
+        self,
+        method: str,
+        path: str,
+        *,
+        type: str,
+        request: Any = None,
+        undo_attempts: int = 10,
+        undo_backoff: Callable[[int], timedelta] | timedelta | float | None = None,
+        **options: Unpack[SagaOptions],
+    ) -> Callable[[F], F]:
+        """Mount a route that submits a run of this type, which the decorated function handles.
+
+        The function is given the `Run`; steps with `compensate=` are taken back, the last one first, where it
+        fails. The other options are those of `action` for the route and of `work.handler` for the run.
+        """
+        from maniflex.background_api.sagas import SAGA_ANSWERS, SagaRoute
+
+        of_handler: dict[str, Any] = dict(options)
+        of_action = {name: of_handler.pop(name) for name in ACTION_OPTIONS if name in of_handler}
+
+        def decorate(fn: F) -> F:
+            work = self._durable.work
+            of_handler.update(payload=request, undo_attempts=undo_attempts, undo_backoff=undo_backoff)
+            work.handler(type, **of_handler)(fn)
+            usual = {"name": str(getattr(fn, "__name__", "saga")), "description": inspect.getdoc(fn) or ""}
+            about = {**usual, **SAGA_ANSWERS, **of_action}
+            route = SagaRoute(work, type, request)
+            self.action(method, path, request=request, **about)(route.answer)
+            return fn
+
+        return decorate
+
     @explain_arguments("server.computed")
     def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
         """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
@@ -172,6 +206,22 @@ class WithDeclarations:
             if self._search is not None:
                 raise DeclarationError("enable_global_search was called already")
             self._search = GlobalSearch(path, default_limit, max_limit)
+
+    @explain_arguments("server.enable_batch")
+    def enable_batch(self, path: str = "/batch", *, max_operations: int = 100, actions: bool = False) -> None:
+        """Mount a route that takes several operations in one request, each through its own whole pipeline.
+
+        With `actions`, a batch may call actions, too.
+        """
+        from maniflex.features.batch import BatchRoute
+        from maniflex.middleware.idempotency.keys import BatchKeys
+
+        with self._sealing:
+            self._require_open("batches are enabled")
+            if self._batch is not None:
+                raise DeclarationError("enable_batch was called already")
+            self._batch = BatchRoute(path, max_operations, actions=actions)
+            self._actions.append(self._batch.action([BatchKeys(self._batch.surround)]))
 
     @explain_arguments("server.admin")
     def admin(self, path: str = "/admin", **options: Unpack[AdminOptions]) -> Admin:
@@ -207,22 +257,6 @@ class WithDeclarations:
 
     def _check_panel_address(self, host: str) -> None:
         """Refuse to serve an open panel to other machines."""
-    @explain_arguments("server.enable_batch")
-    def enable_batch(self, path: str = "/batch", *, max_operations: int = 100, actions: bool = False) -> None:
-        """Mount a route that takes several operations in one request, each through its own whole pipeline.
-
-        With `actions`, a batch may call actions, too.
-        """
-        from maniflex.features.batch import BatchRoute
-        from maniflex.middleware.idempotency.keys import BatchKeys
-
-        with self._sealing:
-            self._require_open("batches are enabled")
-            if self._batch is not None:
-                raise DeclarationError("enable_batch was called already")
-            self._batch = BatchRoute(path, max_operations, actions=actions)
-            self._actions.append(self._batch.action([BatchKeys(self._batch.surround)]))
-
         if self._admin is not None and self._admin.allow_unauthenticated and host not in LOOPBACK:
             raise ConfigError(
                 f"the panel is open (allow_unauthenticated), so the server cannot listen on {host}"
@@ -341,6 +375,40 @@ class WithDeclarations:
             self._require_open("hooks are added")
             self._lifecycle.on_shutdown.append(fn)
         return fn
+
+
+# The keywords of `server.saga`: of its route, and of the handler of its runs.
+
+
+class SagaOptions(TypedDict, total=False):
+    """Everything but the route, the type and how steps are undone."""
+
+    middleware: Iterable[Middleware]
+    name: str | None
+    summary: str
+    tags: Iterable[str]
+    deprecated: bool
+    description: str | None
+    query_params: Mapping[str, Any] | None
+    security: Sequence[Mapping[str, Sequence[str]]] | None
+    schedulable: bool
+    errors: Iterable[int]
+    max_attempts: int
+    lease: timedelta | float | None
+    timeout: timedelta | float | None
+    backoff: Callable[[int], timedelta] | None
+    internal: bool
+    public: bool
+    max_priority: int
+    dead_letter: str | None
+    scoped: bool
+    encrypted: bool | str | None
+
+
+ACTION_OPTIONS = (
+    *("middleware", "name", "summary", "tags", "deprecated", "description", "query_params", "security"),
+    *("schedulable", "errors"),
+)
 
 
 # The keywords of `server.admin`, for type checkers; importing them loads nothing of the panel.

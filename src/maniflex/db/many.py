@@ -28,10 +28,10 @@ def details_of(error: RequestError, place: str) -> list[Detail]:
     details = [error.details] if isinstance(error.details, Mapping) else [*(error.details or ())]
     if not details:
         return [{"field": place, "message": error.message}]
-    return [_placed(detail, place) for detail in details]
+    return [_put_place(detail, place) for detail in details]
 
 
-def _placed(detail: Detail, place: str) -> Detail:
+def _put_place(detail: Detail, place: str) -> Detail:
     name = detail.get("field")
     if not name:
         return {**detail, "field": place}
@@ -85,9 +85,9 @@ async def _create_some(
             error.details = details_of(error, f"[{first + place}]")
             raise
     if store.references is not None:
-        refused = await store.references.hold(values, scope, tx)
-        if refused is not None:
-            place, refusal = refused
+        dangling_row = await store.references.hold(values, scope, tx)
+        if dangling_row is not None:
+            place, refusal = dangling_row
             refusal.details = details_of(refusal, f"[{first + place}]")
             raise refusal
     stored_rows = await store.execute_write(write.insert_rows(store.sql, values), tx)

@@ -104,7 +104,6 @@ class References:
         self, rows: Sequence[Mapping[str, Any]], scope: Scope, tx: Tx
     ) -> tuple[int, ForeignKeyViolation] | None:
         """Hold all that these new rows name, by one statement for each key; the first row that is refused."""
-        refused: tuple[int, ForeignKeyViolation] | None = None
         missing: dict[int, list[str]] = {}
         for key, target in self._targets.items():
             own = target.meta is self._meta
@@ -113,14 +112,14 @@ class References:
             if not names:
                 continue
             run = tx if key in self._here else target.adapter
-            found = {row[0] for row in await run.fetch(named_ids(target.sql, sorted(names), scope))}
+            found_ids = {row[0] for row in await run.fetch(named_ids(target.sql, sorted(names), scope))}
             for place, row in enumerate(rows):
-                if row.get(key) in names - found:
+                if row.get(key) in names - found_ids:
                     missing.setdefault(place, []).append(key)
         if missing:
             place = min(missing)
-            refused = place, self._refusal(missing[place])
-        return refused
+            return place, self._refusal(missing[place])
+        return None
 
     def _refusal(self, keys: list[str]) -> ForeignKeyViolation:
         fields = [self._meta.by_name[key] for key in keys]

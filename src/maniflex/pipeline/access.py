@@ -124,13 +124,13 @@ class DatabaseAccess:
         raise NotImplementedError  # of requests and of blocks there are two ways
 
     @asynccontextmanager
-    async def batch(self, *, on: type[Model] | str | None = None) -> AsyncIterator[Batch]:
+    async def batch(self, *, on: type[Model] | str | None = None) -> AsyncIterator[WriteBatch]:
         """Several writes that are stored together or not at all; joins the open transaction, or opens one.
 
         It is on the database of the model `on`; without one on that of the route's model, or the default.
         """
         async with self.transaction(on=on):
-            yield Batch(self, self.adapter_on(on))
+            yield WriteBatch(self, self.adapter_on(on))
 
     async def raw_query(
         self, sql: str, *args: Any, on: type[Model] | str | None = None
@@ -238,7 +238,7 @@ class DatabaseAccess:
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
 
-class Batch:
+class WriteBatch:
     """Writes of one transaction, all of them on one database."""
 
     def __init__(self, access: DatabaseAccess, adapter: Adapter) -> None:

@@ -99,6 +99,8 @@ class Work(DeclaredPart):
         dead_letter: str | None = None,
         scoped: bool = False,
         encrypted: bool | str | None = None,
+        undo_attempts: int | None = None,
+        undo_backoff: Callable[[int], timedelta] | timedelta | float | None = None,
     ) -> Callable[[F], F]:
         """Give runs of exactly this type to the decorated function, async or plain.
 
@@ -107,7 +109,8 @@ class Work(DeclaredPart):
         a priority from `-max_priority` to `max_priority`. `lease` and `timeout` are timedeltas or seconds.
         With `scoped` the scope rules bind `server.db` in the function by the caller of the run; a run
         without what a rule needs fails at once. With `encrypted`, True or a key id, payload, result, errors,
-        step results and signals of these runs are stored encrypted.
+        step results and signals of these runs are stored encrypted. Where steps are to be taken back, that is
+        tried `undo_attempts` times, with the pauses of `undo_backoff` between.
         """
 
         def decorate(fn: F) -> F:
@@ -126,6 +129,8 @@ class Work(DeclaredPart):
                 dead_letter=dead_letter,
                 scoped=scoped,
                 encrypted=encrypted,
+                undo_attempts=undo_attempts,
+                undo_backoff=undo_backoff,
             )
             return fn
 

@@ -385,7 +385,7 @@ async def _after_failure(run: Run, outcome: Failed) -> Outcome:
             back, steps = Released(spent=run.undoing is not None), run.open_steps
             return back if steps is None else await _end_steps(run, steps, back)
         # Tried again, with attempts of its own.
-        return Failed(NOT_TAKEN_BACK, again.message, again.trace)
+        return Failed(NOT_TAKEN_BACK, again.message, again.trace, delay=run.undo_pause())
 
 
 async def without_handler(run: Run, outcome: Failed) -> Outcome:

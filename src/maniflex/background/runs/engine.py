@@ -272,7 +272,7 @@ class RunEngine:
     async def reap(self, now: datetime) -> list[Reaped]:
         """Take back runs whose lease ran out; those that failed for good go to their dead letters."""
         async with transaction(self.store.adapter) as tx:
-            await self.store.turn_back(now, UNDO_ATTEMPTS, tx)
+            await self.store.turn_back(now, self._undo_attempts, tx)
             runs = await self.store.reap(now, [handler.type for handler in self.handlers], tx=tx)
             failed_runs = [run for run in runs if run.status == Status.FAILED]
             for run in failed_runs:
@@ -282,6 +282,11 @@ class RunEngine:
             if failed_runs:
                 await self.tell_parents([run.id for run in failed_runs], tx)
         return runs
+
+    def _undo_attempts(self, type: str) -> int:
+        """How many attempts there are to take back what a run of this type has done."""
+        handler = self.handlers.get(type)
+        return UNDO_ATTEMPTS if handler is None else handler.undo_attempts or UNDO_ATTEMPTS
 
     # -- dead letters
 

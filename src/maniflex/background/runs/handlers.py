@@ -54,6 +54,8 @@ class RunHandler:
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
     scoped: bool = False  # True: scope rules bind it by the caller of the run
     encrypted: str | None = None  # the key id under which what its runs hold is stored
+    undo_attempts: int | None = None  # to take steps back; None: the attempt that fails, and ten more
+    undo_backoff: Callable[[int], timedelta] | None = None  # between those; None: as between others
 
 
 def payload_text(handler: RunHandler | None, payload: Any, *, to_seal: bool = False) -> str:
@@ -94,6 +96,9 @@ class RunHandlers:
             values |= {
                 name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
             }
+            values |= (
+                {"undo_backoff": _as_backoff(values["undo_backoff"])} if "undo_backoff" in values else {}
+            )
         bound_fn = _in_scope(fn) if values.get("scoped") is True else fn
         self._by_type[type] = RunHandler(type, bound_fn, is_async(fn), **values)
         self._hidden = None
@@ -248,6 +253,14 @@ def _in_scope(fn: Callable[..., Any]) -> Callable[[HasScope], Any]:
     return call_plain
 
 
+def _as_backoff(pause: Any) -> Callable[[int], timedelta]:
+    """What gives the pause behind an attempt: a function already, or one that always gives the same."""
+    if callable(pause):
+        return pause  # type: ignore[no-any-return]  # its outcome is checked when it is called
+    duration = as_duration(pause, "undo_backoff")
+    return lambda attempt: duration
+
+
 def _takes_one(fn: Callable[..., Any]) -> bool:
     try:
         inspect.signature(fn).bind(None)
@@ -268,7 +281,14 @@ def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
     attempts = options.get("max_attempts")
     if attempts is not None and (not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1):
         yield "max_attempts must be a whole number above zero"
+    undo_attempts: Any = options.get("undo_attempts")
+    if undo_attempts is not None and (
+        not isinstance(undo_attempts, int) or isinstance(undo_attempts, bool) or undo_attempts < 1
+    ):
+        yield "undo_attempts must be a whole number above zero"
     durations = {name: options[name] for name in ("lease", "timeout") if options.get(name) is not None}
+    if not callable(options.get("undo_backoff")) and options.get("undo_backoff") is not None:
+        durations["undo_backoff"] = options["undo_backoff"]
     yield from duration_problems(**durations)
     yield from switch_problems(
         **{name: options.get(name, False) for name in ("public", "internal", "scoped")}

@@ -27,7 +27,7 @@ from maniflex.background.parameters import instant
 from maniflex.background.runs import rows as checks
 from maniflex.background.runs.engine import CHILD, RunEngine
 from maniflex.background.runs.model import Status
-from maniflex.background.runs.outcomes import FOREVER, RetryIn, Suspend, Undone
+from maniflex.background.runs.outcomes import FOREVER, RetryIn, Suspend, Undone, pause_after
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, OpenSteps, StepMemory
 from maniflex.db.current import current_tx, transaction
@@ -386,9 +386,26 @@ class Run(Generic[P]):
         await self._memory.settle_doubts(self.id)
         if self.undoing is not None or not (self._memory.undo or self._memory.owed):
             return False
-        await self._memory.begin_undo(self._held, reason, self.max_attempts)
-        self.max_attempts = self.attempt + UNDO_ATTEMPTS
+        more = self._attempts_to_undo()
+        await self._memory.begin_undo(self._held, reason, self.max_attempts, more)
+        self.max_attempts = self.attempt + more
         return True
+
+    def _attempts_to_undo(self) -> int:
+        """How many attempts there are to take steps back, behind this one."""
+        handler = self._engine.handlers.get(self.type)
+        if handler is None or handler.undo_attempts is None:
+            return UNDO_ATTEMPTS
+        # This attempt is the first of them, unless it did not get to all that there is to take back.
+        return handler.undo_attempts if self.reachable else handler.undo_attempts - 1
+
+    def undo_pause(self) -> timedelta | None:
+        """How long to wait behind an attempt that did not take all steps back; None: as behind any other."""
+        handler = self._engine.handlers.get(self.type)
+        if handler is None or handler.undo_backoff is None:
+            return None
+        attempts = (handler.undo_attempts or UNDO_ATTEMPTS + 1) - (self.max_attempts - self.attempt)
+        return pause_after(handler.undo_backoff, max(attempts, 1))
 
     @property
     def is_plain(self) -> bool:

@@ -215,11 +215,11 @@ class StepMemory:
     def is_compensated(self, name: str) -> bool:
         return name in self._compensated
 
-    async def begin_undo(self, held: Held, reason: str, max_attempts: int) -> None:
+    async def begin_undo(self, held: Held, reason: str, max_attempts: int, more: int) -> None:
         """Write down that the run only goes back from here, and give that attempts of its own."""
         failure = {"reason": reason, "max_attempts": max_attempts}  # those that a retry has again
         async with transaction(self._store.adapter) as tx:
-            await self._only_ours("allow", held, tx, id=held.id, lease=held.lease, more=UNDO_ATTEMPTS)
+            await self._only_ours("allow", held, tx, id=held.id, lease=held.lease, more=more)
             await self.remember(held, FAILED, failure, tx)
 
     async def mark_compensated(self, held: Held, name: str) -> None:

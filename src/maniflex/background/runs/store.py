@@ -8,7 +8,7 @@ each write returns the ids of the runs it changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -163,13 +163,21 @@ class RunStore(ABC):
 
     # -- what looks after them
 
-    async def turn_back(self, now: datetime, more: int, tx: Tx, limit: int = 500) -> None:
+    async def turn_back(
+        self, now: datetime, attempts_of: Callable[[str], int], tx: Tx, limit: int = 500
+    ) -> None:
         """Let expired runs that spent their attempts, and have steps to take back, go on just for that."""
         values = {"now": self._time(now), "limit": limit, **event_ids()}
         rows = await self.write_on(tx, self._sql["turn_back"].bind(**values))
-        if rows:
-            ids = self._list([row[0] for row in rows])
-            await tx.execute(self._sql["allow_turned"].bind(ids=ids, more=more, now=values["now"]))
+        if not rows:
+            return
+        types = await tx.fetch(self._sql["types_of"].bind(ids=self._list([row[0] for row in rows])))
+        ids_by_attempts: dict[int, list[str]] = {}
+        for run_id, type in types:
+            ids_by_attempts.setdefault(attempts_of(type), []).append(run_id)
+        for more, ids in ids_by_attempts.items():
+            values = {"ids": self._list(ids), "more": more, "now": self._time(now)}
+            await tx.execute(self._sql["allow_turned"].bind(**values))
 
     async def reap(
         self, now: datetime, known_types: Sequence[str], limit: int = 500, tx: Tx | None = None

@@ -259,6 +259,9 @@ SELECT :event || lpad(to_hex(:tail + row_number() OVER ()), 12, '0'), id, '@fail
   FROM gone ON CONFLICT (workflow_id, name) DO NOTHING
 RETURNING workflow_id;
 
+-- name: types_of
+SELECT id, type FROM workflow_run WHERE id = ANY(:ids::text[]);
+
 -- name: allow_turned
 UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now WHERE id = ANY(:ids::text[]);
 

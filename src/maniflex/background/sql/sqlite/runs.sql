@@ -187,6 +187,9 @@ SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, '@failed',
  WHERE true ON CONFLICT (workflow_id, name) DO NOTHING
 RETURNING workflow_id;
 
+-- name: types_of
+SELECT id, type FROM workflow_run WHERE id IN (SELECT value FROM json_each(:ids));
+
 -- name: allow_turned
 UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now
  WHERE id IN (SELECT value FROM json_each(:ids));
