@@ -112,7 +112,7 @@ async def test_a_batch_that_is_answered_again_hides_what_is_hidden_since(databas
         again = await http.post("/api/batch", json=body, headers=key)
         assert again.headers["idempotent-replayed"] == "true"
         assert "ada" in again.text
-        assert PHONE not in again.text
+        assert PHONE not in again.text, again.text
 
 
 async def test_nested_records_are_answered_without_it(database_url: str) -> None:

@@ -29,6 +29,7 @@ from maniflex.middleware.stores.port import (
 )
 from maniflex.model.field import size_in_bytes
 from maniflex.model.meta import ModelMeta
+from maniflex.model.texts import localized_fields
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import JSON, Response
 from maniflex.pipeline.rules.redactions import write_for_caller
@@ -571,7 +572,9 @@ async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:
     about: ModelMeta | None = ctx.model
     names: frozenset[str] = frozenset()
     for model in dict.fromkeys(classes if about is None else [about.cls, *classes]):
-        names |= await ctx.redacted(model)
+        hidden_names = await ctx.redacted(model)
+        texts = localized_fields(stores[model].meta)
+        names |= {*hidden_names, *(rules.companion for field, rules in texts if field.api in hidden_names)}
     return names
 
 
