@@ -147,6 +147,11 @@ class WithDataAccess:
         runtime = self._seal().runtime
         return runtime.adapter if on is None else runtime.adapter_of(on)
 
+    async def backfill_rollups(self) -> int:
+        """Compute every rollup anew, of parents without a child, too; how many totals were others."""
+        rollups = self._seal().runtime.rollups
+        return 0 if rollups is None else await rollups.backfill()
+
     async def execute(
         self,
         operation: Operation | str,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from maniflex.admin.declare import Admin, AdminAuth, Login, ModelName, Operations
     from maniflex.admin.people import Superusers
     from maniflex.features.batch import BatchRoute
+    from maniflex.features.rollups import RollupSpec
+    from maniflex.query.conditions import Where
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +58,7 @@ class WithDeclarations:
         self._computed: dict[type[Model], list[Computed]] = {}
         self._search: GlobalSearch | None = None
         self._batch: BatchRoute | None = None
+        self._rollups: list[RollupSpec] = []
         self._admin: Admin | None = None
         self._readiness: dict[str, Callable[[], Any]] = {}
         self._access_control = ""
@@ -222,6 +225,29 @@ class WithDeclarations:
                 raise DeclarationError("enable_batch was called already")
             self._batch = BatchRoute(path, max_operations, actions=actions)
             self._actions.append(self._batch.action([BatchKeys(self._batch.surround)]))
+
+    @explain_arguments("server.rollup")
+    def rollup(
+        self,
+        parent: ModelName,
+        field: str,
+        op: str,
+        child: ModelName,
+        child_field: str | None = None,
+        *,
+        on: str | None = None,
+        where: Where | None = None,
+    ) -> None:
+        """Keep a field of each parent at the `sum`, `count`, `avg`, `min` or `max` of its live children.
+
+        It is computed anew in the transaction of every write of a child. `on` is the child's key to the
+        parent, where there are several, and `where` narrows the children that count.
+        """
+        from maniflex.features.rollups import RollupSpec
+
+        with self._sealing:
+            self._require_open("rollups are declared")
+            self._rollups.append(RollupSpec(parent, field, op, child, child_field, on, where))
 
     @explain_arguments("server.admin")
     def admin(self, path: str = "/admin", **options: Unpack[AdminOptions]) -> Admin:

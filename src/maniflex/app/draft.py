@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from maniflex.admin.panel import Panel
     from maniflex.doctor.check import Subject
     from maniflex.features.batch import BatchRoute
+    from maniflex.features.rollups import RollupSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Declaration:
     computed: Mapping[type[Model], Sequence[Computed]]
     search: GlobalSearch | None
     batch: BatchRoute | None
+    rollups: Sequence[RollupSpec]
     durable: Durable
     health: Health
     admin: Admin | None

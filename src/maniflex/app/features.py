@@ -256,6 +256,25 @@ class NestedWrites(Feature):
             routes.compose(draft.routes)
 
 
+class RollupFields(Feature):
+    """`server.rollup`."""
+
+    def problems(self, draft: ServerDraft) -> Iterable[str]:
+        specs = draft.declaration.rollups
+        if not specs or not draft.is_readable:
+            return ()
+        from maniflex.features.rollups import rollup_problems
+
+        return [*rollup_problems(specs, draft.routes.runtime)]
+
+    def prepare(self, draft: ServerDraft) -> None:
+        specs = draft.declaration.rollups
+        if specs and draft.is_readable:
+            from maniflex.features.rollups import keep_rollups
+
+            draft.routes.runtime.rollups = keep_rollups(specs, draft.routes.runtime)
+
+
 class BatchRequests(Feature):
     """`server.enable_batch`, whose route is an action."""
 
@@ -499,6 +518,7 @@ FEATURES: tuple[Feature, ...] = (
     Exports(),
     Histories(),
     PersonalData(),
+    RollupFields(),
     Actions(),
     BatchRequests(),
     Search(),

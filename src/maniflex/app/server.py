@@ -175,6 +175,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             computed=self._computed,
             search=self._search,
             batch=self._batch,
+            rollups=self._rollups,
             durable=self._durable,
             health=health,
             admin=self._admin,

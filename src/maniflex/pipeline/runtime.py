@@ -91,6 +91,7 @@ class Runtime:
         self.messages = None if config.messages is None else Messages(config.messages)
         self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields
         self.nested: dict[type[Model], NestedRoutes] = {}  # of models whose bodies hold other records
+        self.rollups: Any = None  # the totals that follow their rows, where there are any
         self.caller_checks: list[Callable[..., Any]] = []  # what every authenticator asks; likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None

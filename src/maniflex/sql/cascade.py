@@ -87,15 +87,32 @@ def _referring(model: ModelSql, key: str) -> Compiled:
     return compile_statement(lock_rows(statement, model.dialect), model.dialect)
 
 
-def rows(model: ModelSql, ids: Sequence[str], *, locked: bool = True) -> Sql:
-    """The rows of these ids, deleted ones too; `locked` until the transaction ends."""
-    statement = model.shapes.get(("rows", locked), _rows, model, locked)
+def rows(model: ModelSql, ids: Sequence[str], *, locked: bool = True, keeps_keys: bool = False) -> Sql:
+    """The rows of these ids in their order, deleted ones too; `locked` until the transaction ends.
+
+    A lock that `keeps_keys` lets others refer to the rows meanwhile.
+    """
+    statement = model.shapes.get(("rows", locked, keeps_keys), _rows, model, locked, keeps_keys)
     return statement.bind({_IDS: list_value(model.dialect, ids)})
 
 
-def _rows(model: ModelSql, locked: bool) -> Compiled:
+def _rows(model: ModelSql, locked: bool, keeps_keys: bool) -> Compiled:
     statement = sa.select(*model.columns).where(*_among(model, ())).order_by(model.id)
-    return compile_statement(lock_rows(statement, model.dialect) if locked else statement, model.dialect)
+    if locked:
+        statement = lock_rows(statement, model.dialect, key_share=keeps_keys)
+    return compile_statement(statement, model.dialect)
+
+
+def ids_after(model: ModelSql, last_id: str, most: int) -> Sql:
+    """The ids behind this one, of deleted rows too, in their order."""
+    statement = model.shapes.get("ids_after", _ids_after, model)
+    return statement.bind({ID: last_id, _MOST: most})
+
+
+def _ids_after(model: ModelSql) -> Compiled:
+    statement = sa.select(model.id).where(model.id > sa.bindparam(ID, type_=sa.Text())).order_by(model.id)
+    statement = statement.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0"))
+    return compile_statement(statement, model.dialect)
 
 
 def parents_in_use(

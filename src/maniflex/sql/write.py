@@ -173,6 +173,18 @@ def _update(
     return compile_statement(statement.returning(*model.columns), model.dialect)
 
 
+def assign(model: ModelSql, record_id: str, changes: Mapping[str, Any]) -> Sql:
+    """Set fields of a row whose lock is held, whatever its state; gives it back."""
+    names = tuple(changes)
+    statement = model.shapes.get(("assign", names), _assign, model, names)
+    return statement.bind({**encode_values(model, changes, record_id), ID: record_id})
+
+
+def _assign(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+    statement = sa.update(model.table).values(assignments(model, names)).where(model.id == sa.bindparam(ID))
+    return compile_statement(statement.returning(*model.columns), model.dialect)
+
+
 def _unless_unchanged(model: ModelSql, reference: Reference, row_exists: Condition) -> Condition:
     """A key that stays what it was is no new reference: sending back what was read changes nothing."""
     field = model.meta.by_name[reference.key]
