@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from maniflex import Model, Server, ValidationFailed
+from maniflex.background.feed.bridges import AT_ONCE
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.errors import DeclarationError, Unavailable
 from maniflex.events import Event, InProcessBus, NatsBus, RedisBus
@@ -99,6 +100,33 @@ async def test_a_bus_gets_the_events_that_it_is_used_for_in_their_order(database
 
     assert bus.types == ["order.created", "mine.one", "order.updated"]
     assert [event.position for event in bus.events] == [1, 3, 4]
+
+
+async def test_a_bridge_that_is_paused_between_two_batches_stops_there(database_url: str) -> None:
+    class PausingBus(ListBus):
+        async def publish_many(self, events: Sequence[Event]) -> None:
+            await super().publish_many(events)
+            if len(self.events) == AT_ONCE:
+                await server.events.pause("bridge-pausing")
+
+    bus = PausingBus()
+    async with bridged(database_url, bus) as server:
+        many = [Event("a.b", n) for n in range(2 * AT_ONCE + 1)]
+        await server.events.publish_many(many, outside_transaction=True)
+
+        async def has_moved() -> bool:
+            state = await server.events.group_state("bridge-pausing")
+            return state.paused and state.position == AT_ONCE
+
+        await eventually(has_moved, "the end of the first batch")
+        [bridge] = server.events._bridges
+        assert not await bridge.tick()
+        assert len(bus.events) == AT_ONCE
+
+        await server.events.resume("bridge-pausing")
+        await eventually(lambda: len(bus.events) == len(many), "the rest")
+
+    assert [event.data for event in bus.events] == list(range(len(many)))
 
 
 async def test_a_broker_that_is_away_costs_no_event(database_url: str) -> None:

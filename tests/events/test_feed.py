@@ -235,8 +235,28 @@ async def test_positions_go_on_after_everything_was_removed(database_url: str) -
             await server.events.read(after=old_cursor)
 
 
-async def prune(server: Server, clock: FakeClock) -> int:
-    return await server.events.store.prune(clock.now() - HOUR / 2, 500, clock.now())
+async def prune(server: Server, clock: FakeClock, limit: int = 500) -> int:
+    return await server.events.store.prune(clock.now() - HOUR / 2, limit, clock.now())
+
+
+async def test_old_events_go_however_many_before_them_are_needed_and_young_ones_stay(
+    database_url: str,
+) -> None:
+    clock = FakeClock()
+    async with a_feed(database_url, clock=clock) as (server, _):
+        await server.events.store.serve_group(
+            "g", "handler", ["needed"], ordered=True, from_now=True, now=clock.now()
+        )
+        await publish(server, *["needed"] * 5, *["old"] * 8)
+        await server.events.drain()
+        clock.advance(HOUR)
+        await publish(server, *["young"] * 6)
+        await server.events.drain()
+
+        assert [await prune(server, clock, limit=3) for _ in range(4)] == [3, 3, 2, 0]
+
+        kept = await server.events.read(limit=100)
+        assert [event.type for event in kept] == ["needed"] * 5 + ["young"] * 6
 
 
 async def test_what_is_needed_is_not_removed(database_url: str) -> None:

@@ -23,7 +23,8 @@ Codec = Callable[[Any], Any]
 
 
 def encode_datetime(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+    moment = value if value.tzinfo is UTC else value.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def encode_time(value: time) -> str:
