@@ -653,10 +653,12 @@ class _RoutingBatch:
         return self._store._sql["place"].bind(last=self._last, limit=self._limit)
 
     def _deliver(self, rows: Sequence[list[Row]]) -> Sql | None:
-        events = [] if self.is_group_behind else events_of_rows(rows[-1])
-        deliveries = self._store._deliveries(self._groups, events)
+        count = 0 if self.is_group_behind else len(rows[-1])
+        deliveries: list[Delivery] = []
+        if count and self._groups:
+            deliveries = self._store._deliveries(self._groups, events_of_rows(rows[-1]))
         self.outcome = self.outcome._replace(
-            events=len(events), deliveries=len(deliveries), last=self._last + len(events)
+            events=count, deliveries=len(deliveries), last=self._last + count
         )
         return self._store._bind_deliveries(deliveries, self._now) if deliveries else None
 
