@@ -373,12 +373,13 @@ PATIENCE_KEY = "maniflex.patience"  # in the scope of a request: the patience of
 
 
 class Patience:
-    """What the application tells the connection of a request about its body."""
+    """What the application tells the connection of a request about its body, and may ask of it."""
 
-    __slots__ = ("is_upload",)
+    __slots__ = ("is_upload", "transport")
 
     def __init__(self) -> None:
         self.is_upload = False
+        self.transport: Any = None  # of the connection; for streams, whose readers may take nothing
 
 
 class UploadBody:

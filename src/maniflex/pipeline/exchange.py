@@ -31,6 +31,8 @@ IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the applica
 LANGUAGE = "maniflex.language"  # in the scope of a request of the panel: what its person reads records in
 OPERATES = "maniflex.operates"  # in the scope of a request of the panel: its person looks after durable work
 LOOKS = "looks"  # the value of `OPERATES` for a person who sees durable work there and operates nothing
+SOCKET = "maniflex.socket"  # in the scope of a WebSocket: the protocol of its connection, where it is ours
+OWN_ORIGINS = "maniflex.own_origins"  # in the scope of a stream: it says itself which pages may read it
 OBSERVED = "maniflex.observed"  # in the scope of a request: where its route is noted for observers
 
 

@@ -21,6 +21,7 @@ class Operation(StrEnum):
     READ_HISTORY = "read_history"
     EXPORT = "export"
     SEARCH = "search"
+    SUBSCRIBE = "subscribe"  # a stream of the events of a model: its rows, as they change
     ACTION = "action"
     PRESIGN_UPLOAD = "presign_upload"
     UPLOAD_FILE = "upload_file"
@@ -30,7 +31,9 @@ class Operation(StrEnum):
     # Members are their own text, so these sets hold them as text and find them all the same.
     WRITES = nonmember(frozenset({"create", "update", "delete"}))
     READS = nonmember(
-        frozenset({"list", "read", "head", "read_attachment", "read_history", "export", "search"})
+        frozenset(
+            {"list", "read", "head", "read_attachment", "read_history", "export", "search", "subscribe"}
+        )
     )
     FILES = nonmember(frozenset({"upload_file", "read_file", "delete_file"}))  # single files, of no model
 
@@ -39,8 +42,8 @@ class Operation(StrEnum):
 # another way.
 COVERS: PartialTable[Operation, frozenset[Operation]] = PartialTable(
     {
-        Operation.LIST: frozenset({Operation.EXPORT}),
-        Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY}),
+        Operation.LIST: frozenset({Operation.EXPORT, Operation.SUBSCRIBE}),
+        Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY, Operation.SUBSCRIBE}),
         Operation.CREATE: frozenset({Operation.PRESIGN_UPLOAD}),
         Operation.UPDATE: frozenset({Operation.PRESIGN_UPLOAD}),
     },
@@ -72,8 +75,10 @@ def with_changes_of_read_rows(operations: frozenset[Operation] | None) -> frozen
 def opened(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:
     """Whether leave for `operations` is leave for `operation`, on one record (`item`) or on many.
 
-    Rules for reads and rules for lists both cover the histories of many records, so it takes leave for both.
+    Rules for reads and rules for lists both cover the histories of many records and streams of events, so
+    these take leave for both.
     """
-    if operation is Operation.READ_HISTORY and not item and operation not in operations:
+    is_both = operation is Operation.SUBSCRIBE or (operation is Operation.READ_HISTORY and not item)
+    if is_both and operation not in operations:
         return {Operation.READ, Operation.LIST} <= operations
     return covered(operations, operation, item=item)

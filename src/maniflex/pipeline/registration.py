@@ -398,8 +398,9 @@ def takes(fn: Any, arguments: int) -> bool:
 
 
 def _without_implied_search(operations: frozenset[Operation]) -> frozenset[Operation]:
-    """Without SEARCH where all reads are named: then it came along and was not meant by itself."""
-    return operations - {Operation.SEARCH} if operations >= Operation.READS else operations
+    """Without SEARCH and SUBSCRIBE where all reads are named: they came along and were not meant."""
+    implied = {Operation.SEARCH, Operation.SUBSCRIBE}
+    return operations - implied if operations >= Operation.READS else operations
 
 
 _WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH})

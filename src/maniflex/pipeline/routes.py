@@ -53,7 +53,7 @@ class Mount(StrEnum):
     METRICS = "metrics"  # likewise, or alone on a port of its own
 
 
-_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH, *Operation.FILES})
+_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH, Operation.SUBSCRIBE, *Operation.FILES})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,6 +50,7 @@ from maniflex.background.feed.model import (
     LoggedEvent,
 )
 from maniflex.background.feed.numbers import FeedNumbers
+from maniflex.background.feed.revocations import Revocations
 from maniflex.background.feed.router import EventListener, EventPruner, EventRouter, FeedReader
 from maniflex.background.feed.scope_digests import ScopeDigests
 from maniflex.background.feed.store import FeedStore, GroupStanding, GroupState
@@ -121,6 +122,7 @@ class Events(DeclaredPart):
         self._served_at: datetime | None = None
         self._model_problems: list[str] = []
         self.on_routed: list[Callable[[], None]] = []  # told when events may have new positions
+        self.revocations = Revocations()
 
     # -- declaring
 
@@ -438,6 +440,7 @@ class Events(DeclaredPart):
             self._relays[group.name] = GroupRelay(
                 group, self.store, self._outbox.store, environment, self.source
             )
+        self.revocations.attach(feed)
         numbers = FeedNumbers(self.store, environment.clock, self._groups, list(self._uses.values()))
         numbers.add_to(environment.metrics)
 
@@ -446,11 +449,7 @@ class Events(DeclaredPart):
             return ()
         environment = self.require_sealed()
         config, clock, logger = environment.config, environment.clock, environment.logger
-        self._router = EventRouter(
-            self.store, self._begin, clock, config.event_poll_interval, logger, environment.metrics
-        )
-        self._router.on_routed = self._wake_takers
-        self._router.on_paused = self._note_pauses
+        router = self.make_router()
         self._workers = {
             name: relay.worker(lambda name=name: name in self._paused)  # type: ignore[misc]
             for name, relay in self._relays.items()
@@ -474,10 +473,29 @@ class Events(DeclaredPart):
             BusKeeper(use, self.store, own_sources, self._follow, clock, logger, self._wake)
             for use in self._uses.values()
         ]
-        services: list[Service] = [self._router, *self._workers.values(), *keepers, *self._bridges]
+        services: list[Service] = [router, *self._workers.values(), *keepers, *self._bridges]
         if config.event_retention:
             services.append(EventPruner(self.store, config.event_retention, clock, logger))
         return services
+
+    def make_router(self) -> EventRouter:
+        """What gives events their positions in this process."""
+        environment = self.require_sealed()
+        router = self._router = EventRouter(
+            self.store,
+            self._begin,
+            environment.clock,
+            environment.config.event_poll_interval,
+            environment.logger,
+            environment.metrics,
+        )
+        router.on_routed, router.on_paused = self._wake_takers, self._note_pauses
+        return router
+
+    @property
+    def has_router(self) -> bool:
+        """Whether this process gives positions."""
+        return self._router is not None
 
     async def prepare(self) -> None:
         """Begin new groups at this start, so that they miss nothing of what is published after it."""

@@ -9,13 +9,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from maniflex._clock import Clock
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.raw import execute_raw
 from maniflex.model.base import Model
 from maniflex.model.field import field
+
+if TYPE_CHECKING:
+    from maniflex.background.feed.api import Events
 
 # The server as parts of auth see it: they mount routes on it and keep rows in its database.
 
@@ -27,6 +30,9 @@ class Host(Protocol):
     def config(self) -> Any: ...
     @config.setter
     def config(self, value: Any) -> None: ...
+
+    @property
+    def events(self) -> Events: ...
 
     def register(self, *models: Any) -> None: ...
     def has_model(self, model: Any) -> bool: ...

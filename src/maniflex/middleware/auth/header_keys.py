@@ -467,7 +467,10 @@ class ApiKeys:
 
     async def _revoke(self, ctx: Context) -> None:
         """Have the key refused from now on."""
-        await revoke(self._require_host(), await self._find(ctx), ctx.now())
+        key, host = await self._find(ctx), self._require_host()
+        async with host.transaction() as tx:
+            await revoke(host, key, ctx.now())
+            await host.events.revocations.note(tx=tx, session_id=key.id)
 
     async def _rotate(self, ctx: Context) -> Response:
         """Give the key a new secret."""

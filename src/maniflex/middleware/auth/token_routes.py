@@ -333,6 +333,7 @@ def mount_logout(
             )
         until = moment(expires) if isinstance(expires, int | float) else ctx.now() + life
         await _revoke(revoker.revoke_token, jti, until)
+        await ctx.server.events.revocations.note(token_id=jti)
 
     async def log_out_everywhere(ctx: Context) -> None:
         """Revoke all tokens the caller has."""
@@ -341,6 +342,9 @@ def mount_logout(
         jti, expires = info.claims.get("jti"), info.claims.get("exp")
         if isinstance(jti, str) and jti and isinstance(expires, int | float):
             await _revoke(revoker.revoke_token, jti, moment(expires))
+        await ctx.server.events.revocations.note(
+            user_id=info.user_id, tenant_id=info.tenant_id, before=now.timestamp()
+        )
 
     guard = LogoutGuard(revoker)
     if life.total_seconds() <= 0:

@@ -259,7 +259,7 @@ class Tokens:
                 pair = await self._issue(row.actor, row.tenant, row.claims, row.family, row.place)
                 if ctx is None or await self._is_welcome(ctx, pair):
                     return pair
-                ended_tokens = await store.end_family(row.family, row.actor, host.now())
+                ended_tokens = await self._end_family(row.family, row.actor)
         if row is not None:
             await self.revoke(ended_tokens)
             raise _invalid()
@@ -286,19 +286,27 @@ class Tokens:
             return _invalid()
         if now - row.used_at <= self._reuse_grace:  # a client that asked twice at once, or lost the answer
             return _invalid()
-        await self.revoke(await store.end_family(row.family, row.actor, now))
+        await self.revoke(await self._end_family(row.family, row.actor))
         return _refuse("REFRESH_TOKEN_REUSED", "the refresh token was used before; sign in again")
 
     # -- ending --------------------------------------------------------------------------------
 
     async def end(self, info: AuthInfo) -> None:
         """End the session of an identity: its refresh family and, with a revoker, its access tokens."""
-        host, store = self._require_host()
+        self._require_host()
         family = info.claims.get("sid")
         tokens = []
         if isinstance(family, str) and family:
-            tokens = await store.end_family(family, info.user_id, host.now())
+            tokens = await self._end_family(family, info.user_id)
         await self.revoke([*tokens, *_own_token(info)])
+
+    async def _end_family(self, family: str, actor: str) -> list[AccessToken]:
+        """End the tokens of a session, and its streams; the access tokens that have not expired."""
+        host, store = self._require_host()
+        async with host.transaction() as tx:
+            tokens = await store.end_family(family, actor, host.now())
+            await host.events.revocations.note(tx=tx, session_id=family, user_id=actor)
+        return tokens
 
     async def end_all(self, who: AuthInfo | str) -> None:
         """End every session and API key of an identity, in its tenant; of a user id, those in every tenant.
@@ -329,6 +337,7 @@ class Tokens:
         await store.end_all(user_id, tenant, now, tx)
         if host.has_model(ApiKey):
             await revoke_all(store.adapter, user_id, tenant, now, tx)
+        await host.events.revocations.note(tx=tx, user_id=user_id, tenant_id=tenant, before=now.timestamp())
         name = user_id if tenant is None else member_name(user_id, tenant)
         return partial(self._revoke_user, name, now, [] if isinstance(who, str) else _own_token(who))
 
