@@ -163,7 +163,9 @@ def test_the_page_of_numbers_has_every_number_and_no_other() -> None:
     shown = {name.removeprefix("maniflex_") for name in rows("background/metrics.md")}
 
     of_requests = {
-        name for name in HELP if name.startswith(("request", "errors_", "db_", "admin_", "encrypted_"))
+        name
+        for name in HELP
+        if name.startswith(("request", "errors_", "db_", "admin_", "encrypted_", "realtime_"))
     }
     assert shown == numbers_in_the_source() | made | of_requests
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from maniflex.background.feed.run_ends import EndFamily
     from maniflex.background.mail.api import Mail
     from maniflex.background.webhooks.api import Webhooks
+    from maniflex.realtime.api import Realtime
 
 
 class Durable:
@@ -83,6 +84,7 @@ class Durable:
         self.audit = AuditTrail(self.outbox)
         self._mail: Mail | None = None
         self._webhooks: Webhooks | None = None
+        self._realtime: Realtime | None = None
         self._environment: Environment | None = None
         self.erasure.note_export = self.audit.note_export
         self.audit_routes = AuditRoutes(self.audit.routed_tables)
@@ -108,6 +110,8 @@ class Durable:
         yield from (self.processes, self.files, self.erasure, self.entry_tables)
         if self._mail is not None:
             yield self._mail
+        if self._realtime is not None:
+            yield self._realtime
 
     @property
     def mail(self) -> Mail:
@@ -143,6 +147,29 @@ class Durable:
         webhooks = self._webhooks
         return webhooks if webhooks is not None and webhooks.is_used else None
 
+    @property
+    def realtime(self) -> Realtime:
+        """Streams, loaded when they are first asked for."""
+        if self._realtime is None:
+            from maniflex.realtime.api import Realtime
+
+            self._realtime = Realtime(self.events)
+            if self._environment is not None:
+                self._realtime.attach(self._environment)
+        return self._realtime
+
+    @property
+    def hub(self) -> Realtime | None:
+        """Streams, where the application has enabled them."""
+        return self._realtime if self._realtime is not None and self._realtime.is_used else None
+
+    def hub_services(self) -> list[Service]:
+        """What streams need in a process that serves HTTP, whether or not it works in the background."""
+        if self.hub is None:
+            return []
+        router = [] if self.events.has_router else [self.events.make_router()]
+        return [*router, *self.hub.hub_services()]
+
     def bind_trails(self, routes: RouteBuilder) -> None:
         """The rules of the models are declared: those of trails are made of them."""
         self.audit_routes.prepare(routes)
@@ -151,6 +178,8 @@ class Durable:
         """The rules of the models are sealed: webhooks are told what their routes would show."""
         if self._webhooks is not None:
             self._webhooks.judge_by(routes)
+        if self.hub is not None:
+            self.hub.judge_by(routes)
 
     async def prepare(self) -> None:
         """Write down who takes events, before anything is published."""
@@ -413,6 +442,11 @@ class WithDurableWork:
     def webhooks(self) -> Webhooks:
         """Events that are posted to URLs."""
         return self._durable.webhooks
+
+    @property
+    def realtime(self) -> Realtime:
+        """Events for WebSocket and SSE clients."""
+        return self._durable.realtime
 
     @property
     def scheduled(self) -> Scheduled:

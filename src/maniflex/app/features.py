@@ -403,6 +403,19 @@ class Documentation(Feature):
         return draft.description.endpoints()
 
 
+class LiveStreams(Feature):
+    """`server.realtime.enable`."""
+
+    def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        hub = draft.declaration.durable.hub
+        return () if hub is None else hub.endpoints(draft.routes)
+
+    def private_endpoints(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        """The chain of handshakes, and those of the models that clients subscribe to."""
+        hub = draft.declaration.durable.hub
+        return () if hub is None else hub.private_endpoints(draft.routes)
+
+
 class AdminPanel(Feature):
     """`server.admin`."""
 
@@ -527,6 +540,7 @@ FEATURES: tuple[Feature, ...] = (
     HealthProbes(),
     WorkMetrics(),
     Documentation(),
+    LiveStreams(),
     AdminPanel(),
     WelcomePage(),
 )

@@ -53,10 +53,13 @@ from maniflex.features.actions import Action
 from maniflex.http.asgi import App, LateRequests, Send
 from maniflex.http.layers import Observed
 from maniflex.http.probes import Health
+from maniflex.http.protocol import SocketOptions
 from maniflex.http.serve import LONGEST, Delay, on_stop_signal
 from maniflex.model.base import Model
+from maniflex.pipeline.chain import in_order
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.observation import Observation
+from maniflex.pipeline.operation import Operation
 
 if TYPE_CHECKING:
     from maniflex.db.short_locks import LockLimits
@@ -211,7 +214,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             nonlocal works
             services = (work or own_work)()
             works = bool(services)
-            return self._durable.with_helpers(services, role)
+            streams = self._durable.hub_services() if role == "server" else []
+            return [*self._durable.with_helpers(services, role), *streams]
 
         strict: AbstractContextManager[list[str]] = nullcontext([])
         if self.config.is_strict:
@@ -364,6 +368,16 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         wait = LONGEST * self.config.drain_delay + self.config.shutdown_timeout
         self._lifecycle.begin_shutdown(wait.total_seconds())
 
+    def end_streams(self) -> None:
+        """Let clients of streams go; with `drain_delay` at its end."""
+        if self._durable.hub is not None:
+            self._durable.hub.end_streams()
+
+    @property
+    def websocket_options(self) -> SocketOptions | None:
+        """How WebSocket connections behave; None where the application has none."""
+        return None if self._durable.hub is None else self._durable.hub.socket_options
+
     def run(self, *, host: str | None = None, port: int | None = None) -> None:
         """Serve until SIGINT or SIGTERM."""
         from maniflex.http.serve import serve
@@ -389,7 +403,11 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         elif scope["type"] == "lifespan":
             await self._asgi_lifespan(receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
+            if self._durable.hub is None:
+                await send({"type": "websocket.close", "code": 1000})
+            else:
+                await self._start_or_note(scope, send)
+                await self._durable.hub.serve_websocket(scope, receive, send)
 
     def serve_logged(self, scope: AsgiScope, receive: Receive, send: Send) -> Awaitable[None]:
         """An HTTP request of a listener that keeps an access log."""
@@ -440,7 +458,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
         delay = Delay(self.config.drain_delay.total_seconds(), lambda: self._late_requests.are_coming)
-        with on_stop_signal(self.begin_shutdown, delay):
+        with on_stop_signal(self.begin_shutdown, delay, self.end_streams):
             self._seal().description.make_early()
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -581,5 +599,17 @@ def subject_of(
         migration_targets=tables.targets,
         ignores=tuple(ignores),
         work_keys=durable.key_ids(),
+        has_open_hub=_has_open_hub(assembly, durable),
         missing_extras=assembly.missing_extras,
     )
+
+
+def _has_open_hub(assembly: Assembly, durable: Durable) -> bool:
+    """Whether nobody asks who connects to the streams."""
+    hub = durable.hub
+    if hub is None:
+        return False
+    if hub.has_authenticator:
+        return hub.asks_nobody
+    auth = assembly.placement.pipeline.auth
+    return not in_order(auth, None, Operation.SUBSCRIBE, item=True)

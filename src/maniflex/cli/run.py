@@ -69,7 +69,7 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
     name = target if ":" in target else f"{target}:server"
-    settings = {**uvicorn_settings(config), "log_config": logging_config(config)}
+    settings = {**uvicorn_settings(config, server.websocket_options), "log_config": logging_config(config)}
     if no_work:
         os.environ[IDLE] = name  # the processes uvicorn starts know nothing else of this one
         name, settings["factory"] = f"{__name__}:idle", True

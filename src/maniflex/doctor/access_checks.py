@@ -488,6 +488,18 @@ def forgotten_persons(subject: Subject) -> Iterator[Problem]:
         )
 
 
+def open_hubs(subject: Subject) -> Iterator[Problem]:
+    """Streams that take everybody."""
+    if subject.has_open_hub:
+        yield Problem(
+            where="server.realtime",
+            why="it asks nobody who they are: everybody may connect and hears what anonymous callers may see",
+            fix="server.pipeline.auth.register(auth.jwt(...)), or enable(authenticator=...); or"
+            ' server.doctor_ignore("T182", reason=...) where that is meant',
+            about=("server.realtime",),
+        )
+
+
 SECRET_CHECKS = (
     DeclarationCheck("T114", Severity.ERROR, "a field named like a secret that answers show", shown_secrets),
     DeclarationCheck("T116", Severity.WARNING, "a password whose change ends no session", lasting_sessions),
@@ -499,4 +511,5 @@ SECRET_CHECKS = (
     DeclarationCheck(
         "T181", Severity.WARNING, "something of a person that an erasure leaves", forgotten_persons
     ),
+    DeclarationCheck("T182", Severity.WARNING, "a hub that asks nobody who they are", open_hubs),
 )

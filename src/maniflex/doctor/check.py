@@ -272,6 +272,7 @@ class Subject:
     ignores: tuple[Ignore, ...] = ()
     # Handlers that encrypt, each with its key id.
     work_keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    has_open_hub: bool = False  # streams whose clients nobody is asked about
     missing_extras: tuple[str, ...] = ()  # sentences of features that do not start without a package
 
     @property

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -93,6 +96,7 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._patience = Patience()
+        self._patience.transport = transport
         self._due = self.loop.time() + self._limits.head
         self._watch = self.loop.call_later(self._limits.head, self._look)
         report_progress(transport)
@@ -100,7 +104,15 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        self._patience.transport = None
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection is another protocol's from here on, which looks after its time itself."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._patience.transport = None
+        super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
         """The process stops: answer what the client sends next, and close when it sends nothing for a while.
@@ -246,3 +258,30 @@ def report_progress(transport: Any) -> None:
         return
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+
+
+def unsent_bytes(transport: Any) -> int:
+    """What was written and has not arrived: in the buffer of the transport, and in the kernel's."""
+    size = int(transport.get_write_buffer_size())
+    connection = transport.get_extra_info("socket")
+    with suppress(ImportError, OSError, ValueError, AttributeError):  # closed, or no socket of a network
+        import fcntl
+        import termios
+
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        size += struct.unpack("i", answer)[0]
+    return size
+
+
+# WebSocket connections, whose protocol stands in `websocket.py` and is loaded where there are any.
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """How WebSocket connections of a server behave; seconds and bytes."""
+
+    max_message_size: int | None
+    ping_interval: float
+    read_timeout: float
+    send_timeout: float
+    compression: bool

@@ -23,7 +23,7 @@ from maniflex.config import Config
 from maniflex.errors import ConfigError
 from maniflex.http.access_log import LoggingProtocol
 from maniflex.http.asgi import Send
-from maniflex.http.protocol import PatientProtocol
+from maniflex.http.protocol import PatientProtocol, SocketOptions
 from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.pipeline.exchange import App
 
@@ -34,6 +34,12 @@ class Application(Protocol):
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None: ...
 
     def begin_shutdown(self) -> None: ...
+
+    def end_streams(self) -> None: ...
+
+    @property
+    def websocket_options(self) -> SocketOptions | None:
+        """How its WebSocket connections behave; None where it has none."""
 
     @property
     def places(self) -> Sequence[tuple[str, str]]:
@@ -81,6 +87,7 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.is_stopping = True
         self._app.begin_shutdown()
+        self._app.end_streams()
         super().handle_exit(sig, frame)
 
     @contextmanager
@@ -115,7 +122,7 @@ def serve(app: Application, config: Config) -> None:
 def serve_on(app: Application, config: Config, listener: socket.socket) -> None:
     """The same on a socket that is bound already."""
     configure_logging(config)
-    server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app, config)
+    server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config, app.websocket_options)), app, config)
     with listener:
         try:
             server.run(sockets=[listener])
@@ -162,9 +169,18 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def uvicorn_settings(config: Config) -> dict[str, Any]:
-    """What uvicorn is told, however it is started."""
+def uvicorn_settings(config: Config, sockets: SocketOptions | None = None) -> dict[str, Any]:
+    """What uvicorn is told, however it is started; without `sockets` it loads nothing for WebSockets."""
+    if sockets is None:
+        websockets: dict[str, Any] = {"ws": "none"}
+    else:
+        websockets = {
+            "ws": "maniflex.http.websocket:SocketProtocol",
+            "ws_max_size": sockets.max_message_size,
+            "ws_per_message_deflate": sockets.compression,
+        }
     return {
+        **websockets,
         "host": config.host,
         "port": config.port,
         "loop": "uvloop",
@@ -231,8 +247,10 @@ class Delay:
 
 
 @contextmanager
-def on_stop_signal(call: Callable[[], None], delay: Delay | None = None) -> Iterator[None]:
-    """Call `call` when SIGTERM or SIGINT arrives, then do what was done about it before.
+def on_stop_signal(
+    call: Callable[[], None], delay: Delay | None = None, at_end: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Call `call` when SIGTERM or SIGINT arrives, `at_end` after the delay, then do what was done before.
 
     Under a server that is not ours (uvicorn, also as a worker) this is the only word we get that
     shutdown begins: the lifespan message comes after the requests have drained. With a delay the server
@@ -250,13 +268,19 @@ def on_stop_signal(call: Callable[[], None], delay: Delay | None = None) -> Iter
         call()
         handler = before[signal.Signals(number)]
         if not callable(handler):
+            at_end()
             return
+
+        def go_on(frame: FrameType | None = None) -> None:
+            at_end()
+            handler(number, frame)
+
         if delay and loop is not None and not is_told:
-            loop.call_soon_threadsafe(delay.begin, lambda: handler(number, None))
+            loop.call_soon_threadsafe(delay.begin, go_on)
         else:
             if delay:
                 delay.cancel()
-            handler(number, frame)
+            go_on(frame)
         is_told = True
 
     ours = [number for number, handler in before.items() if callable(handler)]

@@ -29,6 +29,7 @@ MEANINGS = {
     415: "The body is not JSON.",
     416: "The range begins behind the end of the file.",
     422: "One or more fields break their rules.",
+    426: "The path speaks another protocol.",
     429: "The caller asks too often.",
     500: "The server failed.",
     501: "The server is not set up for this.",

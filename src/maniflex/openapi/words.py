@@ -27,6 +27,7 @@ TAGS = {
     "Schedules": "Work that is done again and again, and each time it was due.",
     "Outbox": "The messages that are stored together with a change and delivered after it.",
     "Events": "The feed of events, in order, and the groups that take them.",
+    "Streams": "Events as they happen, over WebSocket and Server-Sent Events.",
     "Documentation": "The description of this API.",
     "Health": "For orchestrators and monitoring: whether the process runs, takes requests and keeps up.",
 }

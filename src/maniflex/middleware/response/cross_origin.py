@@ -16,7 +16,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer import change_headers, merge_vary, send_answer
 from maniflex.pipeline.context import Header
 from maniflex.pipeline.entry import EntryDocs, LayerEntry, answer_header, header_parameter
-from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
+from maniflex.pipeline.exchange import OWN_ORIGINS, App, AsgiScope, Receive, Send
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
@@ -110,6 +110,8 @@ class Cors(LayerEntry):
             extra = [*self._allow(origin), *self._exposed] if origin and self.origins.allows(origin) else []
 
             def change(headers: list[Header]) -> list[Header]:
+                if OWN_ORIGINS in scope:
+                    return headers
                 others = [h for h in headers if not h[0].lower().startswith(b"access-control-")]
                 return self._vary([*others, *extra])
 
