@@ -10,8 +10,12 @@ from typing import Any
 import openpyxl
 import pytest
 
+from maniflex.testing import websocket
 from tests.catalogue.policies.world import (
     ADMIN,
+    ANN,
+    MODELS,
+    Doc,
     House,
     app,
     house,
@@ -320,3 +324,31 @@ async def test_nested_records_are_judged_as_single_ones_are(world: House) -> Non
         shelf, json={"docs": {"create": [{"title": "paper new"}]}}, headers=headers
     )
     assert sorted(names(data_of(changed)["docs"])) == ["alpha", "gamma", "new"]
+
+
+async def test_a_stream_tells_of_open_rows_alone_also_of_what_was_missed(
+    has_where: bool, database_url: str
+) -> None:
+    server = app(where=where_not_archived if has_where else None)
+    server.events.emit(*MODELS)
+    server.realtime.enable()
+    async with house(server, database_url) as world:
+        await world.http.delete(f"/api/docs/{world.ids['gamma']}", headers=ADMIN)
+        await world.http.delete(f"/api/docs/{world.ids['zeta']}", headers=ADMIN)
+        await server.events.drain()
+        start = f"{(await server.events.position()).partition(':')[0]}:0"
+        heard = {}
+        for caller in (ANN, ADMIN):
+            async with websocket(server, headers=caller) as ws:
+                await ws.subscribe("doc.*", after=start)
+                await server.db(Doc).create(title="paper end", rank=99)
+                titles: list[str] = []
+                while not titles or titles[-1] != "paper end":
+                    message = await ws.receive()
+                    if message["op"] == "event":
+                        titles.append(message["data"]["data"]["title"])
+                        assert "pin" not in message["data"]["data"]
+                heard[caller["x-user"]] = titles
+        assert not any("hidden" in title for title in heard["ann"])
+        assert sum("hidden" in title for title in heard["root"]) >= 3
+        assert heard["ann"].count("paper alpha") == 1

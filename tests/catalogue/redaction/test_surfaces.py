@@ -12,7 +12,7 @@ import pytest
 
 from maniflex import Context, Next, Operation
 from maniflex.middleware import response
-from maniflex.testing import client
+from maniflex.testing import client, websocket
 from tests.catalogue.redaction.app import PHONE, STAFF, Person, a_server
 from tests.kit.http import created, data_of
 
@@ -197,3 +197,24 @@ async def test_records_that_middleware_answers_with_do_not_show_it_either(
     assert PHONE not in stranger.text
     assert PHONE in staff.text
     assert json.loads(stranger.text)["data"]
+
+
+async def test_a_stream_shows_it_to_staff_alone(database_url: str) -> None:
+    server = a_server()
+    server.events.emit(Person)
+    server.realtime.enable()
+    async with (
+        client(server, database=database_url) as http,
+        websocket(server) as stranger,
+        websocket(server, headers=STAFF) as staff,
+    ):
+        for ws in (stranger, staff):
+            assert (await ws.subscribe("person.*"))["op"] == "ack"
+        ids = await _fill(http)
+        await http.patch(f"/api/people/{ids['id']}", json={"phoneNumber": PHONE + "1", "name": "Ada"})
+        for ws, is_shown in ((stranger, False), (staff, True)):
+            for _ in range(2):
+                while (message := await ws.receive())["op"] != "event":
+                    pass
+                assert (PHONE in json.dumps(message)) is is_shown
+            assert ("phoneNumber" in message["data"]["changed"]) is is_shown

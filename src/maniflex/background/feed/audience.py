@@ -6,8 +6,8 @@ what it binds the request to binds its events. `admit` gives what it leaves of t
 judged: `tell` says what the event itself tells, `allows` asks the database and the policies, `show` gives
 the form. What cannot be told is withheld. Events without a model are for those whom their declaration names.
 
-Webhook endpoints ask here (`view`), for an identity whom `auth.verify` still lets in, mostly without roles, and
-so do streams.
+Webhook endpoints ask here (`view`), for an identity whom `auth.verify` still lets in, mostly without roles,
+and so do streams.
 """
 
 from __future__ import annotations
