@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
-from maniflex.events import Event
+from maniflex.events import Emit, Event
 from maniflex.middleware import auth, db, response
 from maniflex.testing import client, sse, websocket
 from maniflex.testing.streams import ConnectionEnded, HandshakeRefused, WebSocketClient
@@ -28,6 +28,13 @@ class Doc(Model, events=True):
 
 class Vault(Model, events=True):
     """What belongs to a tenant that its records do not show."""
+
+    org: str = field(default="", hidden=True)
+    title: str = field(default="")
+
+
+class Safe(Model, events=Emit(scope=("org",))):
+    """The same, with digests of the tenant beside its events."""
 
     org: str = field(default="", hidden=True)
     title: str = field(default="")
@@ -51,7 +58,7 @@ async def serving(
     url: str, declare: Callable[[Server], object] = lambda server: None, **options: Any
 ) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
     server = Server(url)
-    server.register(Doc, Vault)
+    server.register(Doc, Vault, Safe)
     server.pipeline.auth.register(authenticate)
     server.events.declare("told.tenant")
     server.events.declare("told.actor", audience="actor")
@@ -92,7 +99,7 @@ def titles(events: list[dict[str, Any]]) -> list[str]:
 
 def by_tenant(server: Server) -> None:
     tenancy = db.force_filter("org", lambda ctx: ctx.auth.tenant_id if ctx.auth else None)
-    server.pipeline.auth.register(tenancy, models=[Doc, Vault])
+    server.pipeline.auth.register(tenancy, models=[Doc, Vault, Safe])
 
 
 async def test_tenants_hear_of_their_own_rows_alone(database_url: str) -> None:
@@ -133,6 +140,21 @@ async def test_a_tenant_whose_field_is_hidden_is_asked_of_the_database(database_
 
         assert set(titles(await heard(red, server))) <= {"of red", "gone"}
         assert titles(await heard(blue, server)) == ["of blue"]
+
+
+async def test_digests_tell_whose_a_row_was_also_when_it_is_gone(database_url: str) -> None:
+    async with serving(database_url, by_tenant) as (server, _), AsyncExitStack() as stack:
+        red, blue = [
+            await stack.enter_async_context(websocket(server, headers=who("u", tenant)))
+            for tenant in ("red", "blue")
+        ]
+        for ws in (red, blue):
+            await ws.subscribe("*")
+        for tenant in ("red", "blue"):
+            row = await server.db(Safe).create(org=tenant, title=f"of {tenant}")
+            await server.db(Safe).delete(row.id)
+        assert titles(await heard(red, server)) == ["of red", "of red"]
+        assert titles(await heard(blue, server)) == ["of blue", "of blue"]
 
 
 async def test_what_is_replayed_is_judged_as_it_is_now(database_url: str) -> None:
