@@ -72,7 +72,18 @@ class Walk:
         for caller in CALLERS:
             for table in FRAMEWORK:
                 await self._ask("GET", f"/api/{table}", caller)
+            if "batch" in self._application.parts:
+                await self._ask("POST", "/api/batch", caller, self._operations())
         await self._ask("GET", "/openapi.json", {})
+
+    def _operations(self) -> dict[str, Any]:
+        operations: list[dict[str, Any]] = []
+        for model in self._application.models:
+            path = model.path.removeprefix("/api")
+            operations.append({"method": "POST", "path": path, "body": {"title": "b"}, "as": model.name})
+            operations.append({"method": "PATCH", "path": f"{path}/{{{model.name}.id}}", "body": {}})
+            operations.append({"method": "GET", "path": f"{path}?limit=2"})
+        return {"atomic": self._random.random() < 0.5, "operations": operations}
 
     async def _ask(
         self, method: str, path: str, caller: Mapping[str, str], body: Any = None

@@ -232,6 +232,8 @@ def _draw_parts(random: Random, application: RandomApplication) -> None:
             lambda: steps.db.register(service.emit(), models=[quiet[1]], at="after"),
         ),
         ("group", 0.3, True, lambda: server.events.subscribe("*", group="all")(_take)),
+        ("batch", 0.4, True, server.enable_batch),
+        ("realtime", 0.4, True, server.realtime.enable),
         ("work", 0.2, True, lambda: server.work.handler("report.v1")(_take)),
     )
     for name, share, is_possible, declare in parts:
