@@ -598,7 +598,7 @@ def subject_of(
         runtime=runtime,
         migration_targets=tables.targets,
         ignores=tuple(ignores),
-        work_keys=durable.key_ids(),
+        work_keys=durable.key_ids(runtime.keys),
         has_open_hub=_has_open_hub(assembly, durable),
         missing_extras=assembly.missing_extras,
     )
