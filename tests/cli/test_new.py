@@ -340,7 +340,9 @@ def test_packages_that_lack_are_named_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "jwt", None)  # as where the extra `auth` is not installed
     refused = new("shop", "--template", "saas", "--database", "postgres")
     assert refused.exit_code == 1
-    assert 'Type: pip install "maniflex[auth,postgres,encryption,export,cli]"' in " ".join(refused.output.split())
+    assert 'Type: pip install "maniflex[auth,postgres,encryption,export,cli]"' in " ".join(
+        refused.output.split()
+    )
     assert list(here.iterdir()) == []
     made = new("shop", "--template", "minimal")
     assert made.exit_code == 0

@@ -153,7 +153,7 @@ async def test_capitals_from_before_a_field_ignored_case_are_found(database_url:
 
 async def test_values_of_tables_that_are_not_there_are_not_looked_at(database_url: str) -> None:
     report = await report_on(sound_server(database_url, ReaderWithoutCase))
-    assert [finding.code for finding in report.findings if finding.code in ("T151", "T157")] == ["T151"]
+    assert "T157" not in {finding.code for finding in report.findings}
 
 
 async def test_capitals_beyond_ascii_are_found_where_the_database_does_not_know_them(sqlite_url: str) -> None:
